@@ -51,18 +51,25 @@ def rough_duration(ms: int) -> str:
 def parse_time_ms(text: str, now_ms: int) -> int:
     """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it has an offset.
 
-    Digits alone are milliseconds since the epoch. ValueError names the allowed forms.
+    Digits alone are milliseconds since the epoch. ValueError names the allowed forms, or says that no calendar has the time.
     """
     if text.isdecimal():
-        return int(text)
-    if _QUANTITY.match(text):
-        return now_ms - parse_duration_ms(text)
+        time_ms = int(text)
+    elif _QUANTITY.match(text):
+        time_ms = now_ms - parse_duration_ms(text)
+    else:
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            msg = "is no time: write 2026-11-20T08:00, or 2 h for two hours ago"
+            raise ValueError(msg) from None
+        time_ms = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        msg = f"{text!r} is no time: write 2026-11-20T08:00, or 2 h for two hours ago"
+        datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        msg = "is before the year 1 or after 9999"
         raise ValueError(msg) from None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return time_ms
 
 
 def format_time(ms: int) -> str:

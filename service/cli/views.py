@@ -32,17 +32,19 @@ def list_views(config: Config, json: Json = False) -> None:
 @command(views, "add", example="tidemark views add by_site.toml")
 def add(config: Config, file: _File, dry_run: DryRun = False) -> int:
     """Add views to the settings file and to the running service, which computes their past from Kafka."""
+    from service import settings
     from service.commands import views
 
-    return _changed(config, views.add(config, file.read_text(encoding="utf-8")), dry_run=dry_run)
+    return _changed(config, views.add(config, settings.read(file)), dry_run=dry_run)
 
 
 @command(views, "change", example="tidemark views change device.toml")
 def change(config: Config, file: _File, dry_run: DryRun = False) -> int:
     """Change views of the same names. Another window, slide, column or filter is a new version, which is computed first."""
+    from service import settings
     from service.commands import views
 
-    return _changed(config, views.change(config, file.read_text(encoding="utf-8")), dry_run=dry_run)
+    return _changed(config, views.change(config, settings.read(file)), dry_run=dry_run)
 
 
 @command(views, "remove", example="tidemark views remove by_site")

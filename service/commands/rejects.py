@@ -54,14 +54,19 @@ def span(
     since: str | None, until: str | None, names: tuple[str, str] = ("--since", "--until")
 ) -> tuple[int | None, int | None]:
     """Return two options in ms; raises SettingsError."""
-    try:
-        since_ms, until_ms = (None if text is None else parse_time_ms(text, clock.now_ms()) for text in (since, until))
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
+    since_ms, until_ms = map(_time_ms, names, (since, until))
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         what = f"{names[0]} {since} is not before {names[1]} {until}"
         raise SettingsError(what, remedy=f"Give the earlier time, or the larger duration, as {names[0]}")
     return since_ms, until_ms
+
+
+def _time_ms(option: str, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_time_ms(text, clock.now_ms())
+    except ValueError as error:
+        what = f"{option}: {text!r} {error}"
+        raise SettingsError(what) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def add(path: Path, text: str) -> str:
         if view["name"] in names:
             msg = f"{path}: there is a view {view['name']!r}"
             raise SettingsError(msg, remedy="`tidemark views change` replaces it")
-    before = path.read_text(encoding="utf-8")
+    before = configuration.read(path)
     after = f"{before.rstrip()}\n\n{_block(text)}\n"
     return _checked(path, after, {**settings, "views": [*settings.get("views", ()), *more]})
 
@@ -53,7 +53,7 @@ def add(path: Path, text: str) -> str:
 def change(path: Path, text: str) -> str:
     """Return the text of the settings file with the views of another text in the place of those of the same names."""
     settings, more = _texts(path, text)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = configuration.read(path).splitlines()
     views = list(settings.get("views", ()))
     for view in more:
         number = _number(path, views, view["name"])
@@ -67,7 +67,7 @@ def change(path: Path, text: str) -> str:
 
 def remove(path: Path, name: str) -> str:
     """Return the text of the settings file without a view. Raises SettingsError."""
-    text = path.read_text(encoding="utf-8")
+    text = configuration.read(path)
     settings = configuration.document(text, path)
     views = list(settings.get("views", ()))
     number = _number(path, views, name)
@@ -188,7 +188,7 @@ def _texts(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]
     if others or not isinstance(views, list) or not all(isinstance(v, dict) and "name" in v for v in views):
         msg = "FILE: must have [[views]] with a name, and nothing else"
         raise SettingsError(msg, remedy="Write them as in the settings file")
-    return configuration.document(path.read_text(encoding="utf-8"), path), views
+    return configuration.document(configuration.read(path), path), views
 
 
 def _number(path: Path, views: Sequence[Document], name: str) -> int:

@@ -20,6 +20,7 @@ from service.settings.loading import document as document
 from service.settings.loading import load as load
 from service.settings.loading import loads as loads
 from service.settings.loading import parse as parse
+from service.settings.loading import read as read
 from service.settings.outlets import JdbcOutlet as JdbcOutlet
 from service.settings.outlets import KafkaOutlet as KafkaOutlet
 from service.settings.outlets import Outlet as Outlet

@@ -21,14 +21,18 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
 
     Raises SettingsError with every problem in one message. Relative paths are resolved against the folder of the file.
     """
+    return loads(read(path), path, environment)
+
+
+def read(path: Path) -> str:
+    """Return the text of a settings file. Raises SettingsError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         msg = f"{path}: the settings file cannot be read ({error.strerror})"
         raise SettingsError(msg, remedy="Name the file with --config") from error
     except ValueError as error:
         raise _no_toml(path, error) from error
-    return loads(text, path, environment)
 
 
 def loads(text: str, path: Path, environment: Mapping[str, str] = os.environ) -> Settings:

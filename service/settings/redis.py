@@ -40,8 +40,8 @@ class Redis(Section):
     def _is_redis_url(cls, url: SecretStr) -> SecretStr:
         if not _REDIS_URL.fullmatch(url.get_secret_value()):  # no part of it is shown: any may be the password
             msg = (
-                "must be redis://user@host:6379/0, rediss:// for TLS, or unix:///path. In user and password, write %2F for /, "
-                "and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file"
+                "must be redis://user@host:6379/0 with a port up to 65535, rediss:// for TLS, or unix:///path. In user and "
+                "password, write %2F for /, and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file"
             )
             raise ValueError(msg)
         return url

@@ -3,14 +3,15 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from service.units import Duration
 
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
-HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?"
+_PORT = "([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+HOST = rf"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:{_PORT})?"
 LARGEST = 1e140
 """The limit of every measure: the squares of larger values, added up, could be infinite, and the deviation no number."""
 YEAR_MS = 366 * 86_400_000
@@ -32,6 +33,14 @@ Name = Annotated[str, AfterValidator(check_name)]
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_nul(cls, value: Any) -> Any:
+        if isinstance(value, str | Path) and "\0" in str(value):  # TOML allows it, and no path may have it
+            msg = "must not have the character NUL"
+            raise ValueError(msg)
+        return value
 
 
 class Login(Section):

@@ -106,7 +106,11 @@ def _client(settings: Redis) -> Client:
     if settings.ca_file is not None and url.startswith("rediss:"):
         options["ssl_ca_certs"] = str(settings.ca_file)
     if settings.password_file is not None:
-        options["password"] = settings.password_file.read_text(encoding="utf-8").strip()
+        try:
+            options["password"] = settings.password_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            what = f"redis.password_file cannot be read: {error}"
+            raise SettingsError(what, remedy="Name the file with Redis' password, and let this user read it") from error
     return Client.from_url(url, settings.prefix, cluster=settings.cluster, **options)
 
 

@@ -15,6 +15,7 @@ from service.cli.first import _options
 from service.cli.output import report
 from service.commands import progress
 from service.commands.finding import Line, ok
+from service.errors import SettingsError
 
 SETTINGS = """
 [service]
@@ -144,6 +145,51 @@ def test_init_refuses_what_would_be_a_password_in_the_file(
 def test_init_takes_options_that_say_where_a_secret_is() -> None:
     pairs = ["ssl.key.location=/keys/own.pem", "sasl.oauthbearer.token.endpoint.url=https://login.example.com/token"]
     assert list(_options(pairs)) == ["ssl.key.location", "sasl.oauthbearer.token.endpoint.url"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("views", "add", "more.toml", "--config", "none.toml"), "none.toml: the settings file cannot be read"),
+        (("views", "change", "more.toml", "--config", "none.toml"), "none.toml: the settings file cannot be read"),
+        (("views", "remove", "v", "--config", "none.toml"), "none.toml: the settings file cannot be read"),
+        (("views", "add", "latin.toml"), "latin.toml: is not TOML"),
+        (("views", "change", "latin.toml"), "latin.toml: is not TOML"),
+        (("rebuild", "--from", "9999999999999999"), "--from: '9999999999999999' is before the year 1 or after 9999"),
+        (("rebuild", "--from", "999999999 d"), "--from: '999999999 d' is before the year 1 or after 9999"),
+        (("correct", "--since", "10x"), "--since: '10x' must be a number and a unit"),
+        (
+            ("devices", "--config", "port.toml"),
+            "redis.url = ***: must be redis://user@host:6379/0 with a port up to 65535",
+        ),
+        (("devices", "--config", "nul.toml"), "service.checkpoint = 'a\\x00b': must not have the character NUL"),
+    ],
+)
+def test_a_wrong_command_line_or_file_is_a_message_and_no_traceback(
+    words: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tidemark.toml").write_text(SETTINGS)
+    Path("port.toml").write_text(SETTINGS.replace("redis://localhost:1", "redis://localhost:99999"))
+    Path("nul.toml").write_text(SETTINGS.replace('"checkpoint"', r'"a\u0000b"'))
+    Path("more.toml").write_text('[[views]]\nname = "w"\nwindow = "1 m"\n')
+    Path("latin.toml").write_bytes(b'[[views]]\nname = "w"\nwindow = "1 m" # \xb0C\n')
+    assert main(list(words)) == SettingsError.status
+    assert message in capsys.readouterr().err
+
+
+def test_sql_without_the_file_of_redis_password_is_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    Path("tidemark.toml").write_text(SETTINGS.replace("[metrics]", 'password_file = "none"\n[metrics]'))
+    assert main(["sql", "select 1 from windows"]) == SettingsError.status
+    assert "redis.password_file cannot be read" in capsys.readouterr().err
 
 
 def test_reasons_are_completed_by_the_shell() -> None:

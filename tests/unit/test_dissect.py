@@ -105,3 +105,6 @@ def test_times_are_written_as_people_write_them() -> None:
     assert format_time(1 << 62) == str(1 << 62)
     with pytest.raises(ValueError, match="two hours ago"):
         parse_time_ms("yesterday", 0)
+    for text in ("9999999999999999", "9" * 4_000, "999999999 d"):
+        with pytest.raises(ValueError, match="before the year 1 or after 9999"):
+            parse_time_ms(text, BASE_MS)

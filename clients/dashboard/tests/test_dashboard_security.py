@@ -231,6 +231,7 @@ def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Pa
         (Options(token_file=short), "16"),
         (Options(token_file=tmp_path / "none"), "--token-file"),
         (Options(certificate=good), "--key"),
+        (Options(port=99_999_999), "--port"),
         (Options(service="file:///etc/passwd"), "--service"),
     ):
         with pytest.raises(OptionsError, match=words):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 SHORTEST_TOKEN = 16
 """Characters of a token."""
+LARGEST_PORT = 65_535
 
 
 class OptionsError(Exception):
@@ -74,6 +75,9 @@ class Options:
             raise OptionsError(msg)
         if token and len(token) < SHORTEST_TOKEN:
             msg = f"the token in --token-file has {len(token)} characters; {SHORTEST_TOKEN} are the least"
+            raise OptionsError(msg)
+        if not 0 <= self.port <= LARGEST_PORT:
+            msg = f"--port {self.port}: give 0 to {LARGEST_PORT}"
             raise OptionsError(msg)
         if (self.certificate is None) != (self.key is None):
             msg = "--certificate and --key belong together: give both"
