@@ -57,7 +57,7 @@ def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path 
     try:
         settings = Settings.model_validate(dict(document))
     except ValidationError as error:
-        lines = [line for problem in error.errors() for line in _lines(problem)]
+        lines = [line for problem in error.errors() if not _is_false(problem) for line in _lines(problem)]
         msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
         raise SettingsError(msg) from None
     return _resolve(settings, folder) if folder is not None else settings
@@ -116,6 +116,11 @@ def _lines(problem: Any) -> list[str]:
     is_secret = is_secret or (isinstance(value, str) and _ADDRESS.search(value) is not None)
     shown = "" if isinstance(value, dict | list) else f" = {'***' if is_secret else repr(value)}"
     return [f"{place}{shown}: {message}"]
+
+
+def _is_false(problem: Any) -> bool:
+    """Return whether a list has too few entries for pydantic (2.14) only because it does not count those with problems."""
+    return problem["type"] == "too_short" and len(problem["input"]) >= int(problem["ctx"]["min_length"])
 
 
 def _rule(problem: Any) -> str:

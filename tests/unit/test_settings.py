@@ -305,6 +305,8 @@ def test_a_folder_is_that_of_one_outlet():
 
 def test_there_must_be_a_view():
     assert problems(views=[]) == ["views: needs at least 1 entry, has 0"]
+    (line,) = problems(views=[view(window="10x")])
+    assert line.startswith("views.0.window = '10x': ")
 
 
 def test_a_measure_is_a_path_or_a_path_with_a_scale_and_an_offset() -> None:
