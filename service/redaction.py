@@ -31,7 +31,8 @@ def secrets_of(settings: "Settings") -> list[str]:
     """Return the secrets of the settings in the forms that texts may have them in, the longest first."""
     found = set()
     for each in _secrets(settings):
-        found |= {each, unquote(each), json.dumps(each)[1:-1]}
+        forms = {each, unquote(each)}
+        found |= forms | {json.dumps(form)[1:-1] for form in forms}
     return sorted((each for each in found if len(each) >= _SHORTEST), key=lambda each: (-len(each), each))
 
 

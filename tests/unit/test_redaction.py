@@ -34,6 +34,13 @@ def test_secrets_of_the_settings_go_in_every_form_that_a_text_may_have_them_in(t
         assert redacted(f"a {text} b", secrets) in {f"a {MASK} b", f'a "{MASK}" b'}
 
 
+def test_a_decoded_password_is_hidden_in_json_too() -> None:
+    text = json.dumps({"error": 'no login with ab"cd\\ef'})
+    assert json.loads(redacted(text, secrets_of(settings(redis={"url": "redis://u:ab%22cd%5Cef@h"})))) == {
+        "error": f"no login with {MASK}"
+    }
+
+
 def test_secrets_of_outlets_are_secrets() -> None:
     database = {"kind": "jdbc", "name": "pg", "url": "jdbc:postgresql://h/d", "table": "t", "password": "of-the-db"}
     topic = {"kind": "kafka", "name": "kf", "topic": "x", "format": "json", "bootstrap": "h:1", "user": "u"}
