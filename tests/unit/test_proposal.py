@@ -180,6 +180,13 @@ def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     assert document["input"]["measures"] == {name: path for path, name in names.items()}
 
 
+@pytest.mark.parametrize("name", ["Temperature (C)", "Temperature (°C)", "Humidity (%)", "flow - net", "a*b"])
+def test_a_field_whose_name_looks_like_an_expression_stays_a_field(name: str) -> None:
+    loaded = parse(settings(proposal.propose(readings(**{name: lambda n: n % 7}))))
+    assert loaded.input is not None
+    assert name in {measure.path for measure in loaded.input.measures.values()}
+
+
 def test_no_text_of_a_device_leaves_its_line_of_the_file() -> None:
     made = proposal.propose(readings(type=lambda n: f"a\n[redis]\nurl = 'x{n % 3}'", value=1, temp=lambda _: None))
     assert "one device sends values of several kinds" in made.doubts["input.measures"]
