@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission import device_ids, expressions, protobuf
+from service.admission import avro_types, device_ids, expressions, protobuf
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Measure
@@ -47,7 +47,7 @@ _HALF = r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][
 def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     """Return the reader schema with the end mark, and without the top-level fields that the settings do not name.
 
-    Raises SchemaError when it lacks a field.
+    A type that was defined in another field is defined where it is first used. Raises SchemaError when the schema lacks a field.
     """
     place = settings.place
     paths = [settings.event_time, *(path for measure in settings.measures.values() for path in measure.paths)]
@@ -61,7 +61,7 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
         raise SchemaError(msg, remedy=f"Correct {place} or the schema, or set {place}.reader_schema to another schema")
     heads = {path.split(".")[0] for path in paths}
     fields = [field for field in schema["fields"] if field["name"] in heads]
-    return with_end({**schema, "fields": fields})
+    return with_end(avro_types.inline({**schema, "fields": fields}, avro_types.definitions(schema)))
 
 
 class Decoder:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from service.admission import avro_types
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
 
@@ -21,7 +22,6 @@ JSON_SCHEMA, PROTOBUF = KINDS["json-schema"], KINDS["protobuf"]
 _NAMES = {"AVRO": "Avro", JSON_SCHEMA: "JSON Schema", PROTOBUF: "Protobuf"}
 _NOT_FOUND = 404
 _DEEPEST = 20
-_COMPLEX = frozenset({"record", "error", "enum", "fixed", "array", "map"})
 
 
 class Client:
@@ -83,7 +83,7 @@ class Client:
             if self._kind == JSON_SCHEMA:
                 return schema_document if isinstance(schema_document, dict) else {}  # true allows every value
             if parts := dict(self._references(schema, 0)):
-                schema_document = inline(schema_document, parts)
+                schema_document = avro_types.inline(schema_document, parts)
         except (KeyError, ValueError, TypeError) as error:
             msg = f"{self}: {what} cannot be read: {error!r}"
             raise SchemaError(msg) from error
@@ -159,33 +159,3 @@ def record(schema: Any, where: str) -> dict[str, Any]:
         msg = f"{where}: must be an Avro record"
         raise SchemaError(msg)
     return schema
-
-
-def inline(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """Return `schema` with the schemas `parts` put in where it refers to them: each in full once, after that by name."""
-    defined: set[str] = set()
-
-    def full(name: str, namespace: str) -> str:
-        return name if "." in name or not namespace else f"{namespace}.{name}"
-
-    def walk(node: Any, namespace: str) -> Any:
-        if isinstance(node, list):
-            return [walk(each, namespace) for each in node]
-        if isinstance(node, str):
-            name = next((each for each in (full(node, namespace), node) if each in parts), None)
-            return node if name is None or name in defined else walk(parts[name], "")
-        if not isinstance(node, dict):
-            return node
-        if "name" in node and node.get("type") in {"record", "error", "enum", "fixed"}:
-            name = full(node["name"], node.get("namespace", namespace))
-            namespace = name.rpartition(".")[0]
-            defined.add(name)
-        changed = dict(node)
-        if isinstance(node.get("fields"), list):
-            changed["fields"] = [{**each, "type": walk(each["type"], namespace)} for each in node["fields"]]
-        for key in ("items", "values", "type"):
-            if key in node and not (isinstance(node[key], str) and node[key] in _COMPLEX):
-                changed[key] = walk(node[key], namespace)
-        return changed
-
-    return walk(schema, "")

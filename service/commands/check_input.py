@@ -6,7 +6,7 @@ from typing import Any
 
 import fastavro
 
-from service.admission import decode, protobuf
+from service.admission import avro_types, decode, protobuf
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
@@ -119,17 +119,24 @@ def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Li
 
 
 def kinds(schema: Any, path: Sequence[str]) -> set[str]:
-    """The types at a path, without null; a logical type by its name. Empty without such a field."""
-    if isinstance(schema, list):
-        return set().union(*(kinds(branch, path) for branch in schema if branch != "null"))
-    if isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
-        return kinds(schema["type"], path)
-    if path:
-        fields = schema.get("fields", ()) if isinstance(schema, dict) else ()
-        return set().union(*(kinds(field["type"], path[1:]) for field in fields if field["name"] == path[0]))
-    if isinstance(schema, dict):
-        return {str(schema.get("logicalType") or schema["type"])}
-    return {str(schema)}
+    """Return the types at a path, without null; a logical type by its name. Empty without such a field."""
+    types = avro_types.definitions(schema)
+
+    def at(node: Any, path: Sequence[str], namespace: str) -> set[str]:
+        if isinstance(node, list):
+            return set().union(*(at(branch, path, namespace) for branch in node if branch != "null"))
+        if isinstance(node, str):
+            name = avro_types.referred(node, namespace, types)
+            return at(types[name], path, "") if name is not None else set() if path else {node}
+        if path and avro_types.is_definition(node):
+            namespace = avro_types.namespace_of(avro_types.full_name(node, namespace))
+            fields = (each["type"] for each in node.get("fields", ()) if each["name"] == path[0])
+            return set().union(*(at(field, path[1:], namespace) for field in fields))
+        if not path and isinstance(node["type"], str) and "logicalType" in node:
+            return {str(node["logicalType"])}
+        return at(node["type"], path, namespace)
+
+    return at(schema, path, "")
 
 
 def _avro_limit() -> int:

@@ -2,16 +2,19 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.commands import check
+from service.admission import decode
+from service.commands import check, check_input
 from service.errors import SetupError
 from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
+from service.settings import Input
 from tests.stream.records import make_settings
 
 
@@ -32,3 +35,28 @@ def test_a_port_that_somebody_else_holds_is_named(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(SetupError, match=f"metrics.port = {taken.getsockname()[1]}"):
             next(check._metrics_port(make_settings(tmp_path, metrics={"port": taken.getsockname()[1]})))
+
+
+def failures(fields: dict[str, Any], **measures: str) -> list[str]:
+    """What check refuses of fields of an Avro schema, beside a device id and an event time."""
+    types = {"device_id": "string", "event_time": {"type": "long", "logicalType": "timestamp-millis"}, **fields}
+    schema = {
+        "type": "record",
+        "name": "R",
+        "namespace": "com.x",
+        "fields": [{"name": name, "type": kind} for name, kind in types.items()],
+    }
+    form = Input.model_validate({"measures": measures})
+    lines = check_input._paths(form, decode.reader_schema(schema, form))
+    return [f"{line.name}: {line.detail}" for line in lines if line.status == "fail"]
+
+
+def test_a_type_by_name_is_the_type() -> None:
+    vector = {"type": "record", "name": "Vec", "fields": [{"name": "x", "type": "double"}]}
+    named: dict[str, Any] = {"inner": vector, "outer": ["null", "Vec"], "other": {"type": "com.x.Vec"}}
+    assert failures(named, a="inner.x", b="outer.x", c="other.x") == []
+    assert failures(named, b="outer.x", c="other.x") == []
+    assert failures(named, b="outer.y") == ["input.measures.b: the reader's schema has no field 'outer.y'"]
+    assert failures(named, b="outer") == [
+        "input.measures.b: 'outer' is record in the reader's schema, not double or float or int or long"
+    ]

@@ -1,13 +1,20 @@
 """What `tidemark init` proposes for samples of records, and what it says of those that do not tell enough."""
 
+import io
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import confluent_kafka
+import fastavro
 import pytest
 
+from service.admission.schema_sources import Schemas
+from service.commands import records
+from service.commands.places import Form
+from service.commands.records import Decoded
 from service.proposal import proposal, rhythm, times
 from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
@@ -34,6 +41,47 @@ def readings(count: int = 200, devices: int = 10, every_ms: int = 1_000, **field
         record |= {name: value(n) if callable(value) else value for name, value in fields.items()}
         sample.append(Seen(record, None, at_ms + 40))
     return sample
+
+
+class Message:
+    """A Kafka record of a sample, as librdkafka gives it."""
+
+    def __init__(self, value: bytes, ms: int = BEGIN_MS) -> None:
+        self._value, self._ms = value, ms
+
+    def value(self) -> bytes:
+        return self._value
+
+    def key(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._ms
+
+    def topic(self) -> str:
+        return "t"
+
+    def partition(self) -> int:
+        return 0
+
+
+def decoded(sample: Sequence[Message], form: str, schemas: Schemas | None = None) -> Decoded:
+    """The sample as init decodes it."""
+    return records.decode(cast("Sequence[confluent_kafka.Message]", sample), {"format": form}, schemas)
+
+
+def of_avro(types: Mapping[str, Any], sample: Sequence[Seen]) -> Proposal:
+    """The proposal for a sample that is written as Avro, with these types of its fields."""
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    schema = {"type": "record", "name": "R", "namespace": "com.x", "fields": fields}
+    parsed = fastavro.parse_schema(schema)
+    messages = []
+    for each in sample:
+        out = io.BytesIO(b"\0\0\0\0\1")
+        out.seek(5)
+        fastavro.schemaless_writer(out, parsed, each.record)
+        messages.append(Message(out.getvalue(), each.broker_ms))
+    return proposal.propose(decoded(messages, "avro", {1: schema}).sample, types=Form({}, {1: schema}, 1).types)
 
 
 def settings(made: Proposal) -> Mapping[str, Any]:
@@ -268,6 +316,22 @@ def test_avro_types_that_no_setting_reads_are_left_out() -> None:
     assert [each.path for each in made.measures] == ["hum"]
     assert made.left_out["temp"] == "double or string in the reader's schema"
     assert made.left_out["extra"] == "not in the reader's schema"
+
+
+def test_an_avro_type_by_name_is_the_type() -> None:
+    vector = {"type": "record", "name": "Vec", "fields": [{"name": "x", "type": "double"}]}
+    types = {
+        "device": {"type": "enum", "name": "Dev", "symbols": [f"d{n}" for n in range(10)]},
+        "ts": "long",
+        "temp": "int",
+        "inner": vector,
+        "outer": ["null", "Vec"],
+        "other": "com.x.Dev",
+    }
+    made = of_avro(types, readings(inner=lambda n: {"x": n + 0.5}, outer=lambda n: {"x": n + 0.5}, other="d1"))
+    assert {"inner.x", "outer.x"} <= {each.path for each in made.measures}
+    assert made.device is not None
+    assert not made.left_out
 
 
 def test_words_of_names() -> None:

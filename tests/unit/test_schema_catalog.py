@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 from load.servers.schema_registry import Registry
 from service import clock, settings
-from service.admission import registry
+from service.admission import avro_types, decode, registry
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
 from service.admission.schema_store import FOLDER, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, UndecidedError
@@ -375,7 +376,7 @@ def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
         {"name": "by", "type": {"type": "map", "values": {"type": "Probe"}}},
         {"name": "n", "type": {"type": "long", "logicalType": "timestamp-millis"}},
     ]
-    whole = registry.inline({"type": "record", "name": "R", "namespace": "a", "fields": fields}, parts)
+    whole = avro_types.inline({"type": "record", "name": "R", "namespace": "a", "fields": fields}, parts)
     probe = {**parts["a.Probe"], "fields": [{"name": "unit", "type": parts["b.Unit"]}]}
     assert [each["type"] for each in whole["fields"]] == [
         ["null", probe],
@@ -383,6 +384,32 @@ def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
         {"type": "map", "values": {"type": "Probe"}},
         fields[3]["type"],
     ]
+
+
+def test_the_readers_schema_defines_the_types_of_fields_that_it_lacks(tmp_path: Path) -> None:
+    unit = {"type": "enum", "name": "Unit", "symbols": ["C"]}
+    probe = {
+        "type": "record",
+        "name": "b.Probe",
+        "fields": [{"name": "unit", "type": unit}, {"name": "x", "type": "double"}, {"name": "next", "type": "Probe"}],
+    }
+    fields = [
+        {"name": "inner", "type": {"type": "array", "items": probe}},
+        {"name": "unit", "type": ["null", "b.Unit"]},
+        {"name": "outer", "type": {"type": "b.Probe"}},
+        {"name": "more", "type": "b.Probe"},
+    ]
+    paths = {"x": "outer.x", "more": "more.x", "unit": "unit"}
+    given = make(tmp_path, input={"event_time": "event_time", "measures": paths}).form
+    whole = {"type": "record", "name": "R", "namespace": "a", "fields": [*FIELDS, *fields]}
+    kept = {each["name"]: each["type"] for each in decode.reader_schema(whole, given)["fields"]}
+    assert kept["unit"] == ["null", {**unit, "namespace": "b"}]
+    assert kept["outer"]["fields"] == [{"name": "unit", "type": "b.Unit"}, *probe["fields"][1:]]
+    assert (kept["outer"]["name"], kept["outer"]["namespace"], kept["more"]) == ("b.Probe", "b", "b.Probe")
+    fastavro.parse_schema(decode.reader_schema(whole, given))
+    everything = {**whole, "fields": [*FIELDS, fields[0], *fields[2:]]}
+    given = make(tmp_path, input={"measures": {**paths, "unit": "inner"}}).form
+    assert decode.reader_schema(everything, given) == decode.with_end(everything)
 
 
 @pytest.mark.parametrize(
