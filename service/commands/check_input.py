@@ -15,6 +15,8 @@ from service.spark import session
 
 _NUMBERS = frozenset({"int", "long", "float", "double"})
 _TEXTS = frozenset({"string", "enum", "int", "long", "boolean"})
+_MERGED = ({"int", "long"}, {"float", "double"})
+"""The unions of which Spark makes one number; of another one of several types it makes a struct (4.1.1, SchemaConverters)."""
 
 
 def mapping(settings: Settings) -> Iterator[Line]:
@@ -119,12 +121,17 @@ def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Li
 
 
 def kinds(schema: Any, path: Sequence[str]) -> set[str]:
-    """Return the types at a path, without null; a logical type by its name. Empty without such a field."""
+    """Return the types at a path, without null; a logical type by its name. Empty without such a field.
+
+    A union of several types is {"union"}, unless Spark makes one number of it.
+    """
     types = avro_types.definitions(schema)
 
     def at(node: Any, path: Sequence[str], namespace: str) -> set[str]:
         if isinstance(node, list):
-            return set().union(*(at(branch, path, namespace) for branch in node if branch != "null"))
+            branches = [at(branch, path, namespace) for branch in node if branch != "null"]
+            found = set().union(*branches)
+            return {"union"} if found and len(branches) > 1 and found not in _MERGED else found
         if isinstance(node, str):
             name = avro_types.referred(node, namespace, types)
             return at(types[name], path, "") if name is not None else set() if path else {node}

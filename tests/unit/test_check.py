@@ -60,3 +60,23 @@ def test_a_type_by_name_is_the_type() -> None:
     assert failures(named, b="outer") == [
         "input.measures.b: 'outer' is record in the reader's schema, not double or float or int or long"
     ]
+
+
+@pytest.mark.parametrize("kind", [["int", "long"], ["null", "double", "float"], ["null", "int"], ["long"]])
+def test_a_union_that_spark_reads_as_a_number_is_one(kind: list[str]) -> None:
+    assert failures({"temp": kind}, a="temp") == []
+
+
+@pytest.mark.parametrize("kind", [["null", "long", "double"], ["int", "long", "double"], ["int", "string"]])
+def test_a_union_of_several_types_is_no_field_that_spark_reads(kind: list[str]) -> None:
+    [problem] = failures({"temp": kind}, a="temp")
+    assert problem.startswith("input.measures.a: 'temp' is union in the reader's schema, not double or")
+    [problem] = failures({"device_id": kind, "temp": "double"}, a="temp")
+    assert problem.startswith("input.device_id: 'device_id' is union")
+
+
+def test_a_field_of_a_union_of_records_is_none() -> None:
+    records = [{"type": "record", "name": name, "fields": [{"name": "x", "type": "double"}]} for name in "AB"]
+    assert failures({"env": ["null", records[0]]}, a="env.x") == []
+    [problem] = failures({"env": ["null", *records]}, a="env.x")
+    assert problem.startswith("input.measures.a: 'env.x' is union")

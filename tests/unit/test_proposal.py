@@ -334,6 +334,13 @@ def test_an_avro_type_by_name_is_the_type() -> None:
     assert not made.left_out
 
 
+def test_an_avro_union_of_several_types_is_left_out() -> None:
+    types = {"device": "string", "ts": "long", "temp": ["null", "long", "double"], "hum": ["null", "int", "long"]}
+    made = of_avro(types, readings(hum=lambda n: n % 9))
+    assert [each.path for each in made.measures] == ["hum"]
+    assert made.left_out == {"temp": "union in the reader's schema"}
+
+
 def test_words_of_names() -> None:
     assert words("endDeviceIds") == ["end", "device", "id"]
     assert words("moteid") == ["mote", "id"]
