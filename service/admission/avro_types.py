@@ -6,6 +6,8 @@ A name without a dot is in the namespace of the type around it (Avro 1.12, "Name
 from collections.abc import Collection, Mapping
 from typing import Any
 
+TIMESTAMPS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
+"""Logical types of which Spark makes a timestamp (4.1.1); decode.py reads those without a zone as UTC."""
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _COMPLEX = _NAMED | {"array", "map"}
 

@@ -96,11 +96,8 @@ def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
     place = form.place
     if form.device_id != RECORD_KEY:
         yield _fits(f"{place}.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
-    expected = {
-        "logical": {"timestamp-millis", "timestamp-micros", "timestamp-nanos"},
-        "iso": {"string", "timestamp-millis", "timestamp-micros"},
-    }.get(form.event_time_unit, {*_NUMBERS, "timestamp-millis", "timestamp-micros"})
-    yield _fits(f"{place}.event_time", form.event_time, reader, expected)
+    others = {"logical": set(), "iso": {"string"}}.get(form.event_time_unit, _NUMBERS)
+    yield _fits(f"{place}.event_time", form.event_time, reader, avro_types.TIMESTAMPS | others)
     for name, measure in form.measures.items():
         for path in measure.paths:
             yield _fits(f"{place}.measures.{name}", path, reader, set(_NUMBERS))

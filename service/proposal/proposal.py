@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from service.admission import device_ids
+from service.admission import avro_types, device_ids
 from service.proposal import rhythm, roles, times
 from service.proposal.columns import ARRAY, Column, Columns, Seen, columns
 from service.proposal.rhythm import Rhythm, round_up
@@ -24,7 +24,7 @@ _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
 _READABLE = (
     {"int", "long", "float", "double"},
     {"string", "enum"},
-    {"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"},
+    avro_types.TIMESTAMPS,
 )
 """Avro types of one field that a setting reads."""
 _DURATION = re.compile(r"\d{1,9}(\.\d{1,3})?\s*(ms|s|m|min|h|d)")

@@ -37,8 +37,8 @@ def test_a_port_that_somebody_else_holds_is_named(tmp_path: Path) -> None:
             next(check._metrics_port(make_settings(tmp_path, metrics={"port": taken.getsockname()[1]})))
 
 
-def failures(fields: dict[str, Any], **measures: str) -> list[str]:
-    """What check refuses of fields of an Avro schema, beside a device id and an event time."""
+def failures(fields: dict[str, Any], unit: str = "ms", **measures: str) -> list[str]:
+    """What check refuses of fields of an Avro schema, which has a device id and an event time, too."""
     types = {"device_id": "string", "event_time": {"type": "long", "logicalType": "timestamp-millis"}, **fields}
     schema = {
         "type": "record",
@@ -46,7 +46,7 @@ def failures(fields: dict[str, Any], **measures: str) -> list[str]:
         "namespace": "com.x",
         "fields": [{"name": name, "type": kind} for name, kind in types.items()],
     }
-    form = Input.model_validate({"measures": measures})
+    form = Input.model_validate({"measures": measures, "event_time_unit": unit})
     lines = check_input._paths(form, decode.reader_schema(schema, form))
     return [f"{line.name}: {line.detail}" for line in lines if line.status == "fail"]
 
@@ -80,3 +80,11 @@ def test_a_field_of_a_union_of_records_is_none() -> None:
     assert failures({"env": ["null", records[0]]}, a="env.x") == []
     [problem] = failures({"env": ["null", *records]}, a="env.x")
     assert problem.startswith("input.measures.a: 'env.x' is union")
+
+
+@pytest.mark.parametrize("unit", ["ms", "iso", "logical"])
+def test_the_event_time_may_be_each_timestamp_that_spark_reads(unit: str) -> None:
+    for kind in ("timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"):
+        assert failures({"event_time": {"type": "long", "logicalType": kind}}, unit) == []
+    [problem] = failures({"event_time": {"type": "long", "logicalType": "timestamp-nanos"}}, unit)
+    assert problem.startswith("input.event_time: 'event_time' is timestamp-nanos in the reader's schema")
