@@ -15,6 +15,8 @@ from service.spark import session
 
 _NUMBERS = frozenset({"int", "long", "float", "double"})
 _TEXTS = frozenset({"string", "enum", "int", "long", "boolean"})
+_LOGICAL = re.compile(r"decimal|date|time-\w+|(local-)?timestamp-\w+")
+"""Logical types of times and decimals, which are no measures and no texts. Spark ignores others, such as uuid (4.1.1)."""
 _MERGED = ({"int", "long"}, {"float", "double"})
 """The unions of which Spark makes one number; of another one of several types it makes a struct (4.1.1, SchemaConverters)."""
 
@@ -118,7 +120,7 @@ def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Li
 
 
 def kinds(schema: Any, path: Sequence[str]) -> set[str]:
-    """Return the types at a path, without null; a logical type by its name. Empty without such a field.
+    """Return the types at a path, without null; a logical type of a time or a decimal by its name. Empty without such a field.
 
     A union of several types is {"union"}, unless Spark makes one number of it.
     """
@@ -136,8 +138,9 @@ def kinds(schema: Any, path: Sequence[str]) -> set[str]:
             namespace = avro_types.namespace_of(avro_types.full_name(node, namespace))
             fields = (each["type"] for each in node.get("fields", ()) if each["name"] == path[0])
             return set().union(*(at(field, path[1:], namespace) for field in fields))
-        if not path and isinstance(node["type"], str) and "logicalType" in node:
-            return {str(node["logicalType"])}
+        logical = str(node.get("logicalType", ""))
+        if not path and isinstance(node["type"], str) and _LOGICAL.fullmatch(logical):
+            return {logical}
         return at(node["type"], path, namespace)
 
     return at(schema, path, "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from service.settings import RECORD_KEY
 
@@ -85,10 +86,8 @@ def kind(value: Any) -> str:
     """Return what people call the type of a decoded value."""
     if isinstance(value, bool):
         return BOOLEAN
-    for types, name in (((int, float), NUMBER), (str, TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP)):
-        if isinstance(value, types):
-            return name
-    return OTHER
+    kinds = (((int, float), NUMBER), ((str, UUID), TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP))
+    return next((name for types, name in kinds if isinstance(value, types)), OTHER)
 
 
 def columns(sample: Sequence[Seen]) -> Columns:
@@ -121,7 +120,7 @@ def _add(
         if column.parts != parts:  # {"a.b": 1} and {"a": {"b": 1}}
             more.add(parts)
             continue
-        column.values[number] = value
+        column.values[number] = str(value) if isinstance(value, UUID) else value
         column.kinds[kind(value)] += 1
         if isinstance(value, Mapping) and len(parts) < DEEPEST:
             _add(found, more, value, parts, number)

@@ -88,3 +88,12 @@ def test_the_event_time_may_be_each_timestamp_that_spark_reads(unit: str) -> Non
         assert failures({"event_time": {"type": "long", "logicalType": kind}}, unit) == []
     [problem] = failures({"event_time": {"type": "long", "logicalType": "timestamp-nanos"}}, unit)
     assert problem.startswith("input.event_time: 'event_time' is timestamp-nanos in the reader's schema")
+
+
+def test_a_logical_type_that_spark_ignores_is_the_type_below_it() -> None:
+    own = {"device_id": {"type": "string", "logicalType": "uuid"}, "temp": {"type": "double", "logicalType": "celsius"}}
+    assert failures(own, a="temp") == []
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    for kind in (decimal, {"type": "int", "logicalType": "date"}, {"type": "int", "logicalType": "time-millis"}):
+        [problem] = failures({"temp": kind}, a="temp")
+        assert f"'temp' is {kind['logicalType']} in the reader's schema" in problem

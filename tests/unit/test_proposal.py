@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID
 
 import confluent_kafka
 import fastavro
@@ -339,6 +340,13 @@ def test_an_avro_union_of_several_types_is_left_out() -> None:
     made = of_avro(types, readings(hum=lambda n: n % 9))
     assert [each.path for each in made.measures] == ["hum"]
     assert made.left_out == {"temp": "union in the reader's schema"}
+
+
+def test_a_uuid_of_avro_is_a_text_and_may_be_the_device() -> None:
+    types = {"device": {"type": "string", "logicalType": "uuid"}, "ts": "long", "temp": "int"}
+    made = of_avro(types, readings(device=lambda n: str(UUID(int=n % 10 + 1))))
+    assert made.device is not None
+    assert (made.device.path, made.device.values[0]) == ("device", str(UUID(int=1)))
 
 
 def test_words_of_names() -> None:
