@@ -222,7 +222,7 @@ def _json(value: bytes) -> Dissected:
     except UnicodeDecodeError as error:
         return Dissected({}, {}, stop=error.start, why=f"is not UTF-8: 0x{value[error.start]:02x}")
     try:
-        document = json.loads(text.strip(_JSON_BLANKS), parse_constant=_refused)
+        document = json_value(text.strip(_JSON_BLANKS))
     except json.JSONDecodeError as error:
         stop = len(text) - len(text.lstrip(_JSON_BLANKS)) + error.pos
         return Dissected({}, {}, stop=len(text[:stop].encode()), why=f"is not JSON: {error.msg}")
@@ -231,6 +231,11 @@ def _json(value: bytes) -> Dissected:
     if not isinstance(document, dict):
         return Dissected({}, {}, stop=0, why=f"is {_KINDS[type(document)]} in JSON, expected an object")
     return Dissected(document, {})
+
+
+def json_value(text: str) -> Any:
+    """Return the value of a JSON text. Raises RecursionError, and ValueError, also for NaN and infinities."""
+    return json.loads(text, parse_constant=_refused)
 
 
 def _refused(constant: str) -> NoReturn:

@@ -1,7 +1,6 @@
 """Decode a sample of Kafka records without settings of their fields: JSON, or Avro, JSON and Protobuf behind a schema id."""
 
 import io
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from confluent_kafka import Message
 
 from service.admission import arrays, protobuf
 from service.admission.schema_sources import Schemas
-from service.commands.dissect import HEADER_BYTES
+from service.commands.dissect import HEADER_BYTES, json_value
 from service.errors import SchemaError
 from service.kafka.offsets import place_of
 from service.proposal.columns import Seen
@@ -135,7 +134,7 @@ def _avro(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> Mapping
 
 def _json(value: bytes, decoded: Decoded) -> Mapping[str, Any] | None:
     try:
-        document = json.loads(value)
+        document = json_value(value.decode())
     except (ValueError, RecursionError):
         decoded.refuse("no JSON")
         return None

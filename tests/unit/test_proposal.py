@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from service.admission.schema_sources import Schemas
-from service.commands import records
+from service.commands import dissect, records
 from service.commands.places import Form
 from service.commands.records import Decoded
 from service.proposal import proposal, rhythm, times
@@ -21,7 +21,7 @@ from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
 from service.proposal.proposal import Proposal, Table
 from service.proposal.settings_text import Places, text
-from service.settings import parse
+from service.settings import Input, parse
 from tests import shapes
 
 BEGIN_MS = shapes.BEGIN_MS
@@ -347,6 +347,22 @@ def test_a_uuid_of_avro_is_a_text_and_may_be_the_device() -> None:
     made = of_avro(types, readings(device=lambda n: str(UUID(int=n % 10 + 1))))
     assert made.device is not None
     assert (made.device.path, made.device.values[0]) == ("device", str(UUID(int=1)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'\xef\xbb\xbf{"d": "a", "ts": 1, "m": 1}',
+        '{"d": "a", "ts": 1, "m": 1}'.encode("utf-16"),
+        b'{"d": "a", "ts": 1, "m": 1, "other": NaN}',
+        b'{"d": "a", "ts": 1, "m": 1, "other": -Infinity}',
+        b'{"d": "a\xff", "ts": 1, "m": 1}',
+    ],
+)
+def test_json_that_the_service_rejects_is_not_decoded(value: bytes) -> None:
+    refused = decoded([Message(value)], "json")
+    assert (refused.sample, refused.refused) == ([], {"no JSON": 1})
+    assert not dissect.dissect(value, Input(format="json"), {}).whole
 
 
 def test_words_of_names() -> None:
