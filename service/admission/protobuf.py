@@ -121,26 +121,35 @@ def head(value: bytes) -> bytes:
 
 def fields(message: Message) -> dict[str, Any]:
     """Return the fields that a message has, by name, for people: messages as dicts, enums by name."""
-    return {field.name: _shown(field, value) for field, value in _present(message)}
+    return {field.name: _shown(field, value) for field, value in type(message).ListFields(message)}
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return the fields that a message has, by name, with the values that a mapped field would have; lists stay lists."""
-    return {
-        field.name: [str(each) for each in value]
-        if field.is_repeated
-        else plain(value)
-        if field.message_type is not None and not _has_value(field.message_type)
-        else value.hex()
-        if isinstance(value, bytes)
-        else _value(field, value, "iso")
-        for field, value in _present(message)
-    }
+    """Return the fields of a message, by name, with the values that a mapped field would have; lists stay lists.
+
+    A number of proto3 is 0 where the record lacks it, as in the service; an empty text is left out. A value that a mapped field
+    could not have, such as bytes, is None.
+    """
+    kind, found = type(message), dict[str, Any]()
+    for field in kind.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        is_present = (
+            kind.HasField(message, field.name) if field.has_presence else bool(value) or isinstance(value, int | float)
+        )
+        if is_present:
+            found[field.name] = _plain(field, value)
+    return found
 
 
-def _present(message: Message) -> list[tuple[Any, Any]]:
-    """Return the fields that a message has, with their values."""
-    return list(type(message).ListFields(message))
+def _plain(field: Any, value: Any) -> Any:
+    if field.is_repeated:
+        return [str(each) for each in value]
+    if field.message_type is not None and not _has_value(field.message_type):
+        return plain(value)
+    try:
+        return _value(field, value, "iso")
+    except UnreadableError:
+        return None
 
 
 def _has_value(kind: Any) -> bool:

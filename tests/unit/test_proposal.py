@@ -1,5 +1,6 @@
 """What `tidemark init` proposes for samples of records, and what it says of those that do not tell enough."""
 
+import base64
 import io
 import json
 import tomllib
@@ -11,7 +12,9 @@ from uuid import UUID
 import confluent_kafka
 import fastavro
 import pytest
+from google.protobuf import descriptor_pb2
 
+from service.admission import protobuf
 from service.admission.schema_sources import Schemas
 from service.commands import dissect, records
 from service.commands.places import Form
@@ -363,6 +366,38 @@ def test_json_that_the_service_rejects_is_not_decoded(value: bytes) -> None:
     refused = decoded([Message(value)], "json")
     assert (refused.sample, refused.refused) == ([], {"no JSON": 1})
     assert not dissect.dissect(value, Input(format="json"), {}).whole
+
+
+def test_a_message_has_the_values_that_its_mapped_fields_would_have() -> None:
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="r.proto", package="p", syntax="proto3")
+    file.dependency.extend(["google/protobuf/any.proto", "google/protobuf/wrappers.proto"])
+    kinds = (
+        {"device": field.TYPE_STRING, "temp": field.TYPE_DOUBLE, "on": field.TYPE_BOOL, "raw": field.TYPE_BYTES}
+        | {"extra": ".google.protobuf.Any", "hum": ".google.protobuf.DoubleValue", "wind": ".p.R", "none": ".p.R"}
+        | {"some": field.TYPE_INT64, "more": field.TYPE_INT64}
+    )
+    made = file.message_type.add(name="R")
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        of = {"type": field.TYPE_MESSAGE, "type_name": kind} if isinstance(kind, str) else {"type": kind}
+        label = field.LABEL_REPEATED if name in {"some", "more"} else field.LABEL_OPTIONAL
+        made.field.add(name=name, number=number, label=label, **of)
+    schema = {"files": [["r.proto", base64.b64encode(file.SerializeToString()).decode()]]}
+    message = protobuf.parsed(b"\0\0\0\0\1\0", protobuf.files_of(schema))
+    of_zeros = {"temp": 0.0, "on": False}
+    assert protobuf.plain(message) == of_zeros
+    message.extra.value, message.raw, message.wind.device = b"1", b"2", "d1"  # type: ignore[attr-defined]
+    message.hum.value, message.more[:] = 0.0, [1]  # type: ignore[attr-defined]
+    message.hum.SetInParent()  # type: ignore[attr-defined]
+    value = b"\0\0\0\0\1\0" + message.SerializeToString()
+    [seen] = decoded([Message(value)], "protobuf", {1: schema}).sample
+    assert seen.record == of_zeros | {
+        "raw": None,
+        "extra": None,
+        "hum": 0.0,
+        "wind": {"device": "d1", **of_zeros},
+        "more": ["1"],
+    }
 
 
 def test_words_of_names() -> None:
