@@ -138,17 +138,17 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     """Return the measures, and for other fields with numbers the reason why they are none."""
     chosen: list[Quantity] = []
     left_out: dict[str, str] = {}
-    lower: set[str] = set()
+    taken = {path.lower() for path in {device, *times} - {""}}
     for column in columns.leaves():
         if column.path in {device, RECORD_KEY} or column.path in times:
             continue
         why = _no_measure(column, columns)
-        if why is None and column.path.lower() in lower:
-            why = "another measure's path differs only in upper and lower case"
+        if why is None and _crosses(column.path.lower(), taken):
+            why = "in lower case it is the path of another setting, or one lies in the other"
         if why is None and len(chosen) == MOST_MEASURES:
             why = f"{MOST_MEASURES} measures are enough to begin with"
         if why is None:
-            lower.add(column.path.lower())
+            taken.add(column.path.lower())
             name = measure_name(column.parts, {each.name for each in chosen})
             numbers = list(_numbers(column))
             stray = len(column.present) - len(numbers)
@@ -156,6 +156,11 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
         elif why:
             left_out[column.path] = why
     return chosen, left_out
+
+
+def _crosses(path: str, others: Collection[str]) -> bool:
+    """Whether a path is one of the others, lies in one or has one in it: Spark ignores case, so settings refuse such paths."""
+    return any(path == each or path.startswith(f"{each}.") or each.startswith(f"{path}.") for each in others)
 
 
 def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Quantity]) -> Column | None:

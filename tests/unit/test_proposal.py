@@ -232,6 +232,22 @@ def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     assert document["input"]["measures"] == {name: path for path, name in names.items()}
 
 
+@pytest.mark.parametrize(
+    ("fields", "left_out"),
+    [
+        ({"Temp": lambda n: {"raw": n % 3}}, "Temp.raw"),
+        ({"Env": lambda n: {"hum": n % 3}, "env": 7}, "env"),
+        ({"Device": lambda n: {"load": n % 3}}, "Device.load"),
+        ({"TS": lambda n: {"drift": n % 5}}, "TS.drift"),
+        ({"DEVICE": lambda n: n % 3}, "DEVICE"),
+    ],
+)
+def test_a_path_that_crosses_another_but_for_case_is_left_out(fields: dict[str, Any], left_out: str) -> None:
+    made = proposal.propose(readings(**fields))
+    assert made.left_out == {left_out: "in lower case it is the path of another setting, or one lies in the other"}
+    parse(settings(made))
+
+
 @pytest.mark.parametrize("name", ["Temperature (C)", "Temperature (°C)", "Humidity (%)", "flow - net", "a*b"])
 def test_a_field_whose_name_looks_like_an_expression_stays_a_field(name: str) -> None:
     loaded = parse(settings(proposal.propose(readings(**{name: lambda n: n % 7}))))
