@@ -10,6 +10,7 @@ from typing import Any
 from service.admission.decode import ISO_TIME
 from service.proposal.columns import NUMBER, TIMESTAMP, Column, Columns, Seen, kind
 from service.proposal.names import is_readable, words
+from service.settings import RECORD_KEY
 from service.units import rough_duration
 
 _ISO = re.compile(ISO_TIME.replace(r"\z", r"\Z"))
@@ -52,8 +53,9 @@ class Clock:
 
 
 def clocks(columns: Columns, sample: Sequence[Seen]) -> list[Clock]:
-    """Return the fields that may be the event time, the likeliest first."""
-    found = [clock for column in columns.leaves() if (clock := _clock(column, sample)) is not None]
+    """Return the fields that may be the event time, the likeliest first. The record's key is no field."""
+    fields = (column for column in columns.leaves() if column.path != RECORD_KEY)
+    found = [clock for column in fields if (clock := _clock(column, sample)) is not None]
     return sorted(found, key=lambda clock: -clock.score)
 
 

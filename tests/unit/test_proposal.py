@@ -138,6 +138,13 @@ def test_each_time_has_its_unit_from_its_values_alone() -> None:
     assert "ts is in nanoseconds, which Tidemark cannot read" in made.open["input.event_time"]
 
 
+def test_the_key_is_no_event_time() -> None:
+    sample = [replace(each, key=shapes._iso(each.broker_ms), record={**each.record, "ts": None}) for each in readings()]
+    made = proposal.propose(sample)
+    assert made.clock is None
+    assert "no field has times" in made.open["input.event_time"]
+
+
 def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
     made = proposal.propose(readings(ts=lambda n: shapes._iso(BEGIN_MS + n * 100 + 7_200_000, "")))
     assert (
