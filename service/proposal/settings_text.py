@@ -144,8 +144,10 @@ def _value(value: object) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string: JSON's escapes are TOML's, but for DEL."""
-    return json.dumps(text, ensure_ascii=not text.isprintable()).replace("\x7f", "\\u007f")
+    """Return a TOML string. JSON's escapes are TOML's, except its two halves of a letter beyond U+FFFF."""
+    return "".join(
+        each if each.isprintable() else f"\\U{ord(each):08X}" for each in json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _range(each: Quantity) -> str:

@@ -270,6 +270,14 @@ def test_no_text_of_a_device_leaves_its_line_of_the_file() -> None:
     )
 
 
+@pytest.mark.parametrize("given", ["select *\nfrom d -- \U0001f600", "a\x7f\x85\u202e\u2028\U000e0001b", '"\\\t°C'])
+def test_a_text_of_the_command_line_is_the_same_in_the_file(given: str) -> None:
+    places = replace(PLACES, reference={"url": "jdbc:x", "query": given})
+    written = text(proposal.propose(readings()), places, [])
+    assert tomllib.loads(written)["reference"]["query"] == given
+    assert all(line.isprintable() for line in written.split("\n"))
+
+
 def test_a_record_of_many_fields_is_bounded_and_says_so() -> None:
     record = {"device": "d1", "ts": BEGIN_MS, **{f"f{n}": n for n in range(3 * MOST_FIELDS)}}
     made = proposal.propose([Seen(record, None, BEGIN_MS)] * 3)
