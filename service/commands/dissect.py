@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
+from uuid import UUID
 
 import fastavro
 from google.protobuf import json_format
@@ -139,8 +140,8 @@ def offending(
 def device(dissected: Dissected, key: bytes | None, settings: Input) -> str | None:
     """The device id, if it decodes; else the record's key, which is usually the device id."""
     named = None if settings.device_id == RECORD_KEY else dissected.at(settings.device_id)
-    if isinstance(named, str) and named:
-        return named
+    if isinstance(named, str | int | UUID) and not isinstance(named, bool) and named != "":
+        return str(named)
     return key.decode(errors="backslashreplace") if key else None
 
 

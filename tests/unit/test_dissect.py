@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_a_whole_record_is_told_field_by_field_with_its_bytes(given: Input) -> N
     assert [end for _, end in dissected.spans.values()][-1] == len(value())
     assert dissect.event_ms(dissected, given) == BASE_MS
     assert dissect.device(dissected, b"other", given) == "d1"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [(0, "0"), (17, "17"), (UUID(int=1), str(UUID(int=1))), ("", "the-key"), (True, "the-key"), (None, "the-key")],
+)
+def test_the_device_is_a_text_a_whole_number_or_a_uuid_else_the_key(given: Input, found: object, expected: str) -> None:
+    dissected = dissect.Dissected({"device_id": found}, {})
+    assert dissect.device(dissected, b"the-key", given) == expected
 
 
 def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
