@@ -7,6 +7,7 @@ _MARKED = "tests/integration/test_marked_windows.py::"
 _CHANGES = "tests/integration/test_view_changes.py::"
 _REPEATED = _CHANGES + "test_a_batch_is_repeated_with_the_views_that_it_had_and_the_next_one_has_others"
 _TAKES_PLACE = _MARKED + "test_a_window_that_begins_before_its_view_is_marked_and_a_complete_one_takes_its_place"
+_COMMAND = "tests/unit/test_views_command.py::"
 _LUA = "service/publication/publish.lua"
 
 MUTATIONS = (
@@ -45,6 +46,41 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/daemon/view_changes.py", "        self._log.write(batch, after)\n", ""),),
         (_REPEATED,),
+    ),
+    Mutation(
+        "views-of-the-start",
+        "a term begins with the views that the settings file had when the process started",
+        "a standby that takes over removes a view that was added, and a removed one comes back",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/runner.py",
+                "                parts.views.ask()  # before this term, another process may have taken changes of the file\n",
+                "",
+            ),
+        ),
+        (
+            _COMMAND + "test_a_standby_that_takes_over_leaves_the_views_that_the_former_holder_took_from_the_file",
+            _COMMAND + "test_a_signal_while_spark_starts_is_not_lost",
+            _COMMAND + "test_every_term_begins_with_the_views_of_the_file",
+        ),
+    ),
+    Mutation(
+        "refused-takes-back",
+        "a term whose settings file is refused has the views of the start of the process",
+        "a file with a problem takes back the views that the former holder of the lease had taken",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/view_changes.py",
+                "            self._settings = view_versions.kept(self._settings, versions)\n",
+                "            pass\n",
+            ),
+        ),
+        (
+            _COMMAND
+            + "test_a_file_that_is_refused_at_the_begin_of_a_term_leaves_the_views_of_the_checkpoint[unreadable]",
+        ),
     ),
     Mutation(
         "name-moves-early",

@@ -82,6 +82,19 @@ def applied(settings: Settings, versions: Versions) -> Settings:
     return settings.model_copy(update={"views": versions.views})
 
 
+def kept(settings: Settings, versions: Versions) -> Settings:
+    """Return the settings with the views that the versions were made of; without those of which the settings have no measure.
+
+    The same settings where no view is left.
+    """
+    views = tuple(
+        view.model_copy(update={"name": view.of})
+        for view in versions.views
+        if versions.of(view.of, is_next=True) in (None, view) and settings.view_measures(view)
+    )
+    return settings.model_copy(update={"views": views}) if views else settings
+
+
 def begun(settings: Settings, meta: str = "") -> Versions:
     """Return the versions of a checkpoint that has none: the views of the settings, complete, under the names that they have in
     the text of a prefix's `meta`.

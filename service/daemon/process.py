@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pipeline that is to run. `load` reads its settings again, which SIGHUP asks for."""
+    """A pipeline that is to run. `load` reads its settings again: for their views, at the begin of each term and after SIGHUP."""
 
     settings: Settings
     load: Callable[[], Settings] | None = None

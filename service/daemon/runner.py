@@ -53,7 +53,7 @@ class Runner:
         monitor: Monitor,
         load: Callable[[], Settings] | None = None,
     ) -> None:
-        """`load` reads the settings again, which `read_views` asks for."""
+        """`load` reads the settings again: for their views, at the begin of each term and when `read_views` asks for it."""
         self.settings = settings
         self._application, self._monitor, self._load = application, monitor, load
         self.metrics, self.status = monitor.metrics, monitor.status
@@ -77,6 +77,7 @@ class Runner:
             self._parts = parts
             cleanup.callback(parts.close)
             while epoch is not None:
+                parts.views.ask()  # before this term, another process may have taken changes of the file
                 epoch = self._serve_term(parts, epoch)
 
     def _run_of(self, term: Term, parts: SessionParts) -> QueryRun:
@@ -90,7 +91,7 @@ class Runner:
 
     def read_views(self) -> None:
         """Have the views of the settings read again; returns at once. For signal handlers and any thread."""
-        if self._parts is not None:
+        if self._parts is not None:  # else the first term reads them when Spark runs
             self._parts.views.ask()
 
     def _begin_term(self, at_least: int = 0) -> int | None:
@@ -174,12 +175,12 @@ class Runner:
         for gap in resume.prepare(spark, settings, self._on_skip, has_predecessor=self.has_predecessor):
             _log.warning("The query continues without lost records: %s", gap)
         position = resume.position(spark, settings)
-        settings = parts.views.open(position, settings)
         catalog = parts.open_catalog(position)
         with ExitStack() as cleanup:
             care = cleanup.enter_context(starts.counted(spark, settings))
             self.metrics.unreadable.set(0)
             reference = parts.open_reference(is_repeated=position is not None and position.is_repeated)
+            settings = parts.views.open(position, settings)  # may check other views, by the catalog and the reference
             term = Term(spark, settings, epoch, catalog, reference, limit=parts.limit, metrics=self.metrics)
             parts.start_checker(term)
             idle_closer = IdleCloser(term)

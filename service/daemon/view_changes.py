@@ -1,6 +1,6 @@
 """Changes to the views while the service runs.
 
-The settings file is the truth. `tidemark views` and editors change it, and SIGHUP makes the service read it again:
+The settings file is the truth. `tidemark views` and editors change it. The service reads it again after SIGHUP:
 
     1  the file is read and validated, and the query's plan is built with its views      look, in the main thread
     2  the query ends between two batches                                                before_batch, or an idle query
@@ -9,6 +9,9 @@ The settings file is the truth. `tidemark views` and editors change it, and SIGH
 
 A file with a problem, or with a change outside of [[views]], changes nothing: the log, the metrics, /readyz and /status have the
 reason. A batch that was begun before a change is repeated with the views that it had.
+
+A term begins with the views of the file, which `open` reads: the file may have changed while the process waited for the lease, or
+since the last run of the pipeline. If the file is refused, the views of the checkpoint stay. Those of the process may be older.
 
 The past of a new view is computed beside the query (service/recompute/fill.py). `filled` is a change of the views, too.
 """
@@ -49,7 +52,8 @@ class ViewChanges:
         check: Callable[[Settings], None],
         load: Callable[[], Settings] | None = None,
     ) -> None:
-        self._settings, self._metrics, self._check, self._load = settings, metrics, check, load
+        self._settings, self._metrics, self._check = settings, metrics, check
+        self._load = load or (lambda: self._settings)
         self._files = opened(spark, settings.service.checkpoint)
         self._log = view_versions.Log(self._files)
         self._asked = threading.Event()
@@ -66,7 +70,8 @@ class ViewChanges:
         return self._versions
 
     def open(self, position: Position | None, settings: Settings) -> Settings:
-        """Return the settings with the views of the next batch, for a start of the query at `position`.
+        """Return the settings with the views of the next batch, for a start of the query at `position`. Reads the settings file
+        if that was asked for.
 
         Raises CheckpointError, SetupError, SinkError.
         """
@@ -80,6 +85,8 @@ class ViewChanges:
             versions = view_versions.begun(view_versions.known(settings, meta) if batch else settings, meta)
             self._log.write(batch, versions)
         self._versions = versions
+        if self._asked.is_set() and not self._read():
+            self._settings = view_versions.kept(self._settings, versions)
         self._compare()
         if self.is_due:
             self._write(batch)
@@ -94,16 +101,8 @@ class ViewChanges:
 
     def look(self) -> None:
         """Read the settings file if that was asked for. Never fails."""
-        if not self._asked.is_set():
-            return
-        self._asked.clear()
-        try:
-            self._take()
-        except TidemarkError as error:
-            self._refusal = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
-            self._metrics.view_changes.labels("refused").inc()
-            self._metrics.note("views", f"the settings file is not used: {error}")
-            _log.error("The settings file is not used, the views stay as they are: %s", error)
+        if self._asked.is_set() and self._read() and not self._is_changed:
+            _log.info("The settings file is read again: its views are those that are computed")
 
     @property
     def is_due(self) -> bool:
@@ -142,9 +141,20 @@ class ViewChanges:
             "refused": self._refusal,
         }
 
+    def _read(self) -> bool:
+        """Take the views of the settings file; return whether it is not refused. Never fails."""
+        self._asked.clear()
+        try:
+            self._take()
+        except TidemarkError as error:
+            self._refusal = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
+            self._metrics.view_changes.labels("refused").inc()
+            self._metrics.note("views", f"the settings file is not used: {error}")
+            _log.error("The settings file is not used, the views stay as they are: %s", error)
+            return False
+        return True
+
     def _take(self) -> None:
-        if self._load is None:
-            return
         settings, current = self._load(), self._settings
         others = [
             name
@@ -157,6 +167,14 @@ class ViewChanges:
         if others:
             what = f"[{'], ['.join(others)}] changed, too; a running service takes changes of [[views]] only"
             raise SettingsError(what, remedy="Set them back and send SIGHUP again, or restart the service")
+        if settings.views != current.views:  # else the query's own start analyses them: a normal start does it once
+            self._require(settings)
+        self._settings, self._refusal = current.model_copy(update={"views": settings.views}), None
+        self._metrics.note("views", "")
+        self._compare()
+
+    def _require(self, settings: Settings) -> None:
+        """Raise SettingsError for views that the running query cannot change to."""
         after = view_versions.changed(self._versions, settings, 0)
         effective = view_versions.applied(settings, after)
         if effective.pane_ms < 1_000:
@@ -165,11 +183,6 @@ class ViewChanges:
             )
             raise SettingsError(what, remedy="Choose a length that is a multiple of a second")
         self._check(effective)
-        self._settings, self._refusal = current.model_copy(update={"views": settings.views}), None
-        self._metrics.note("views", "")
-        self._compare()
-        if not self._is_changed:
-            _log.info("The settings file is read again: its views are those that are computed")
 
     def _compare(self) -> None:
         self._is_changed = self._next(0) is not self._versions

@@ -117,7 +117,7 @@ def test_two_pipelines_run_in_one_process_and_what_one_lacks_does_not_stop_the_o
 
 
 def is_stopped_and_started_by_commands(pair: Pair, service: Service) -> None:
-    """The second one, which goes on where it was; the first one goes on meanwhile."""
+    """The second one, which goes on where it was, with the views of its file; the first one goes on meanwhile."""
     one, two = pair.one, pair.two
     query = partial(ask, service, pair.one.config)
     assert query("stop", "two") == 0
@@ -127,11 +127,14 @@ def is_stopped_and_started_by_commands(pair: Pair, service: Service) -> None:
     two.send(100)
     pair.go_on(one)
     assert two.counted() == two.sent - 100
+    two.config.write_text(two.config.read_text().replace('window = "10 s"', 'window = "10 s"\nretain = "3 d"'))
     assert query("start", "two") == 0
     until(lambda: two.counted() == two.sent, 60, "it goes on")
     assert int(two.progress()["epoch"]) == epoch + 1
     assert int(two.progress()["batch"]) > batch
     assert query("await", "two") == 0
+    views = pair.status(service, "two")["views"]
+    assert ([each["retain_ms"] for each in views["list"]], views["refused"]) == ([3 * 86_400_000], None)
 
 
 def test_a_pipeline_that_fails_begins_again_and_the_process_ends_when_all_have_failed(pair: Pair) -> None:

@@ -171,3 +171,21 @@ def test_a_view_without_windows_has_no_past_to_wait_for(tmp_path: Path) -> None:
     assert shown(changed)[1:] == [("ever", "ever@2", False, {})]
     Log(Local(tmp_path)).write(1, changed)
     assert Log(Local(tmp_path)).at(1) == changed
+
+
+def test_views_that_are_kept_are_those_that_the_versions_were_made_of() -> None:
+    """A process whose own views and measures are others goes on with those of the checkpoint, as far as it can."""
+    humid = {"name": "humid", "window": "1 m", "measures": ["humidity"]}
+    before = view_versions.begun(made(DEVICE, TOTAL, humid))
+    versions = view_versions.changed(before, made({**DEVICE, "window": "2 m"}, TOTAL, humid), NEWEST_MS)
+    own = made({"name": "own", "window": "1 m"})
+    kept = view_versions.kept(own, versions)
+    assert [(view.name, view.window_ms) for view in kept.views] == [
+        ("device", 120_000),
+        ("total", 600_000),
+        ("humid", 60_000),
+    ]
+    assert view_versions.changed(versions, kept, NEWEST_MS) is versions
+    dry = view_versions.kept(made({"name": "own", "window": "1 m"}, measures=("temperature",)), versions)
+    assert [view.name for view in dry.views] == ["device", "total"]
+    assert view_versions.kept(own, Versions()) == own

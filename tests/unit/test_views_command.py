@@ -1,7 +1,8 @@
-"""`tidemark views`: what becomes of the text of a settings file, and whom the command tells."""
+"""`tidemark views`: what becomes of the text of a settings file, whom the command tells, and when a service has the views."""
 
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,11 +12,14 @@ from pyspark.sql import SparkSession
 from service.checkpoint.view_versions import Log, begun
 from service.cli import main
 from service.commands import views
-from service.daemon import owner
+from service.daemon import owner, runner, starts
+from service.daemon.application import Application
+from service.daemon.runner import Runner
 from service.daemon.view_changes import ViewChanges
 from service.errors import SettingsError
 from service.monitoring.metrics import Metrics
-from service.settings import parse
+from service.monitoring.monitor import Monitor
+from service.settings import Settings, parse
 from service.spark.files import Local
 
 TEXT = """# The service of the plant.
@@ -185,3 +189,122 @@ def test_a_service_has_the_views_when_it_answers_with_all_of_their_settings(
     answer = service.document()["list"]
     assert views.are_taken(before, answer)
     assert not views.are_taken(after, answer)
+
+
+class Service:
+    """A checkpoint, and the settings of a service before and after a view is added to their file."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "checkpoint" / "event_time").mkdir(parents=True)
+        document = tomllib.loads(TEXT) | {"service": {"checkpoint": str(folder / "checkpoint")}}
+        self.before = parse(document)
+        self.after = parse({**document, "views": [*document["views"], {"name": "five", "window": "5 m"}]})
+        self.other = self.after.model_copy(update={"kafka": self.after.kafka.model_copy(update={"group": "other"})})
+        self.log = Log(Local(folder / "checkpoint"))
+        self.log.write(0, begun(self.before))
+
+    def views(self) -> list[str]:
+        """The views of the next batch."""
+        versions = self.log.at(0)
+        assert versions is not None
+        return [view.name for view in versions.views]
+
+    def changes(self, load: Callable[[], Settings], check: Callable[[Settings], None] = lambda _: None) -> ViewChanges:
+        """Of a process that was started before the view was added."""
+        return ViewChanges(cast(SparkSession, None), self.before, Metrics(), check, load)
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Service:
+    return Service(tmp_path)
+
+
+def refuse(*_: object) -> Settings:
+    msg = "views: no query can have them"
+    raise SettingsError(msg)
+
+
+@pytest.fixture
+def term(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Run the terms of a process, without Spark and Redis: each opens the views. `meanwhile` happens while Spark starts."""
+    monkeypatch.setattr(starts, "unreadable", lambda _: 0)
+    monkeypatch.setattr(runner.Lease, "release", lambda _: True)
+    monkeypatch.setattr(Runner, "_begin_term", lambda _: 1)
+
+    class Parts:
+        def __init__(self, *arguments: Any) -> None:
+            self.views = service.changes(arguments[-1])
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(runner, "SessionParts", Parts)
+
+    def run(load: Callable[[], Settings], meanwhile: Callable[[Runner], object], terms: int = 1) -> None:
+        class Spark:
+            def open(self, _: Settings) -> tuple[None, None]:
+                meanwhile(made)
+                return None, None
+
+        def serve(_: Runner, parts: Parts, epoch: int) -> int | None:
+            parts.views.open(None, service.before)
+            return epoch + 1 if epoch < terms else None
+
+        monkeypatch.setattr(Runner, "_serve_term", serve)
+        made = Runner(service.before, cast(Application, Spark()), Monitor.of(service.before), load)
+        made.run()
+
+    return run
+
+
+def test_a_standby_that_takes_over_leaves_the_views_that_the_former_holder_took_from_the_file(
+    service: Service, term: Callable[..., None]
+) -> None:
+    service.log.write(0, begun(service.after))
+    term(lambda: service.after, lambda _: None)
+    assert service.views() == ["device", "total", "five"]
+
+
+def test_a_signal_while_spark_starts_is_not_lost(service: Service, term: Callable[..., None]) -> None:
+    file = [service.before]
+
+    def meanwhile(made: Runner) -> None:
+        file.append(service.after)
+        made.read_views()
+
+    term(lambda: file[-1], meanwhile)
+    assert service.views() == ["device", "total", "five"]
+
+
+def test_every_term_begins_with_the_views_of_the_file(service: Service, term: Callable[..., None]) -> None:
+    file = [service.after, service.before]
+    term(file.pop, lambda _: None, terms=2)
+    assert service.views() == ["device", "total", "five"]
+
+
+@pytest.mark.parametrize("reason", ["unreadable", "other sections", "no plan"])
+def test_a_file_that_is_refused_at_the_begin_of_a_term_leaves_the_views_of_the_checkpoint(
+    service: Service, reason: str
+) -> None:
+    file = {"unreadable": refuse, "other sections": lambda: service.other, "no plan": lambda: service.after}[reason]
+    taken = begun(parse({**tomllib.loads(TEXT), "views": [{"name": "one", "window": "1 m"}]}))
+    service.log.write(0, taken)
+    changes = service.changes(file, cast(Any, refuse))
+    changes.ask()
+    assert changes.open(None, service.before).views == taken.views
+    assert service.views() == ["one"]
+    refused = changes.document()["refused"]
+    assert ("[kafka] changed" if reason == "other sections" else "no query can have them") in refused["text"]
+    changes.filled({})
+    assert not changes.is_due, "not later either"
+    assert changes.open(None, service.before).views == taken.views
+
+
+def test_a_start_with_the_views_that_were_read_checks_nothing_twice(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = service.changes(lambda: service.before, cast(Any, refuse))
+    changes.ask()
+    changes.open(None, service.before)
+    assert service.views() == ["device", "total"]
+    assert changes.document()["refused"] is None
+    assert not caplog.records
