@@ -124,12 +124,13 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
 def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> int:
     until = clock.monotonic_s() + PATIENCE_S
     while clock.monotonic_s() < until:
-        answer = (status.ask(settings.metrics, name) or {}).get("views")
-        if answer is None:
+        document = status.ask(settings.metrics, name)
+        if document is None:
             say(
                 f"process {pid} was sent SIGHUP; it answers no questions at {status.address(settings.metrics)}: see its log"
             )
             return 0
+        answer = document.get("views") or {"list": [], "refused": None}  # a service has none until Spark runs
         refused = answer["refused"]
         if refused is not None and refused["at_ms"] >= asked_ms:
             msg = f"the service refuses the file: {refused['text']}"

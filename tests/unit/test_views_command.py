@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from service import clock
 from service.checkpoint.view_versions import Log, begun
 from service.cli import main
 from service.commands import views
@@ -19,7 +20,7 @@ from service.daemon.view_changes import ViewChanges
 from service.errors import SettingsError
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
-from service.settings import Settings, parse
+from service.settings import Settings, load, parse
 from service.spark.files import Local
 
 TEXT = """# The service of the plant.
@@ -189,6 +190,25 @@ def test_a_service_has_the_views_when_it_answers_with_all_of_their_settings(
     answer = service.document()["list"]
     assert views.are_taken(before, answer)
     assert not views.are_taken(after, answer)
+
+
+def refused(text: str) -> dict[str, Any]:
+    """The views of a service that refuses the file, now."""
+    return {"list": [], "refused": {"text": text, "at_ms": clock.now_ms() + 60_000}}
+
+
+def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers before Spark runs, and reads the file after that."""
+    answers = iter([{"views": None}, {"views": None}, {"views": refused("no such column")}])
+    monkeypatch.setattr(views.status, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(views, "_POLL_S", 0.0)
+    said: list[object] = []
+    with pytest.raises(SettingsError, match="the service refuses the file: no such column"):
+        views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "")
+    assert not said
+    monkeypatch.setattr(views.status, "ask", lambda *_: None)
+    assert views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "") == 0
+    assert "it answers no questions" in str(said)
 
 
 class Service:
