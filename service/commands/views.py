@@ -110,11 +110,11 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
     if not holder:
         say("no service runs: it has these views when it starts")
         return 0
-    name = holder.rpartition(":")[0]
-    pid = owner.pid_of(name)
+    process = holder.rpartition(":")[0]
+    pid = owner.pid_of(process)
     if pid is None:
-        host, process = name.split(":")[:2]
-        say(f"the service is process {process} at {host}: change its settings file, too, and send it SIGHUP there")
+        host, number = process.split(":")[:2]
+        say(f"the service is process {number} at {host}: change its settings file, too, and send it SIGHUP there")
         return 1
     asked_ms = clock.now_ms()
     os.kill(pid, signal.SIGHUP)

@@ -1,8 +1,10 @@
 """`tidemark views`: what becomes of the text of a settings file, whom the command tells, and when a service has the views."""
 
 import os
+import signal
 import tomllib
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -209,6 +211,31 @@ def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeyp
     monkeypatch.setattr(views.status, "ask", lambda *_: None)
     assert views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "") == 0
     assert "it answers no questions" in str(said)
+
+
+def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lease:
+        def get(self, _: str) -> bytes:
+            return f"{owner.here()}:token".encode()
+
+        def attempt(self, action: Callable[[], bytes]) -> bytes:
+            return action()
+
+    asked, signals = [], []
+
+    def ask(_: Any, name: str) -> dict[str, Any]:
+        asked.append(name)
+        return {"views": refused("no such column")}
+
+    monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Lease(), Lease())))
+    monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
+    monkeypatch.setattr(views.status, "ask", ask)
+    with pytest.raises(SettingsError, match="no such column"):
+        views.tell(load(config), print, "plant")
+    assert asked == ["plant"]
+    assert signals[-1] == (os.getpid(), signal.SIGHUP)
 
 
 class Service:
