@@ -133,8 +133,11 @@ def is_stopped_and_started_by_commands(pair: Pair, service: Service) -> None:
     assert int(two.progress()["epoch"]) == epoch + 1
     assert int(two.progress()["batch"]) > batch
     assert query("await", "two") == 0
-    views = pair.status(service, "two")["views"]
-    assert ([each["retain_ms"] for each in views["list"]], views["refused"]) == ([3 * 86_400_000], None)
+    until(lambda: retained_ms(pair, service) == [3 * 86_400_000], 60, "the view of the file")
+
+
+def retained_ms(pair: Pair, service: Service) -> list[int]:
+    return [view["retain_ms"] for view in pair.status(service, "two")["views"]["list"]]
 
 
 def test_a_pipeline_that_fails_begins_again_and_the_process_ends_when_all_have_failed(pair: Pair) -> None:

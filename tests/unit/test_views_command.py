@@ -17,9 +17,11 @@ from service.cli import main
 from service.commands import views
 from service.daemon import owner, runner, starts
 from service.daemon.application import Application
+from service.daemon.lease import Lease
 from service.daemon.runner import Runner
 from service.daemon.view_changes import ViewChanges
 from service.errors import SettingsError
+from service.monitoring import status
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.settings import Settings, load, parse
@@ -202,13 +204,13 @@ def refused(text: str) -> dict[str, Any]:
 def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers before Spark runs, and reads the file after that."""
     answers = iter([{"views": None}, {"views": None}, {"views": refused("no such column")}])
-    monkeypatch.setattr(views.status, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(status, "ask", lambda *_: next(answers))
     monkeypatch.setattr(views, "_POLL_S", 0.0)
     said: list[object] = []
     with pytest.raises(SettingsError, match="the service refuses the file: no such column"):
         views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "")
     assert not said
-    monkeypatch.setattr(views.status, "ask", lambda *_: None)
+    monkeypatch.setattr(status, "ask", lambda *_: None)
     assert views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "") == 0
     assert "it answers no questions" in str(said)
 
@@ -216,7 +218,7 @@ def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeyp
 def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Lease:
+    class Redis:
         def get(self, _: str) -> bytes:
             return f"{owner.here()}:token".encode()
 
@@ -229,9 +231,9 @@ def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
         asked.append(name)
         return {"views": refused("no such column")}
 
-    monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Lease(), Lease())))
+    monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Redis(), Redis())))
     monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
-    monkeypatch.setattr(views.status, "ask", ask)
+    monkeypatch.setattr(status, "ask", ask)
     with pytest.raises(SettingsError, match="no such column"):
         views.tell(load(config), print, "plant")
     assert asked == ["plant"]
@@ -275,7 +277,7 @@ def refuse(*_: object) -> Settings:
 def term(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Run the terms of a process, without Spark and Redis: each opens the views. `meanwhile` happens while Spark starts."""
     monkeypatch.setattr(starts, "unreadable", lambda _: 0)
-    monkeypatch.setattr(runner.Lease, "release", lambda _: True)
+    monkeypatch.setattr(Lease, "release", lambda _: True)
     monkeypatch.setattr(Runner, "_begin_term", lambda _: 1)
 
     class Parts:
