@@ -150,8 +150,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/outlets/publication.py",
-                " and self._silence.entry.batch <= committed:\n",
-                " and self._silence.entry.batch < 0:\n",
+                " and entry.batch <= committed and ",
+                " and entry.batch < 0 and ",
             ),
         ),
         (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),

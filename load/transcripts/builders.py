@@ -220,7 +220,7 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
-        entry = self._silence.close(Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due))
+        entry = self._silence.close(Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due), {})
         if entry is not None:
             self._leave(codec.unpack_changes(entry[1]), "idle")
         self._finish(line_ms, "idle")

@@ -19,6 +19,7 @@ import pyarrow as pa
 from service import clock
 from service.errors import CheckpointError
 from service.outlets.outlet import Position
+from service.settings import Settings
 from service.spark.files import RESTORE, Files, Local, unusable
 from state import codec
 from state.layout import Changes, session_schema
@@ -62,6 +63,21 @@ Views = Mapping[str, EntryView]
 """By the name in keys."""
 
 
+def views_of(settings: Settings) -> Views:
+    """Return the views of entries that are made with these settings."""
+    return {view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.closing_views}
+
+
+def pack_views(views: Views) -> dict[str, Any]:
+    """Return views as JSON has them."""
+    return {name: [view.of, list(view.statistics)] for name, view in views.items()}
+
+
+def unpack_views(document: Mapping[str, Any]) -> Views:
+    """Return the views of `pack_views`. Raises ValueError or TypeError for another content."""
+    return {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in document.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Finals:
     """The content of an entry: closed windows and sessions, the reason why they are closed, and the views that they are of."""
@@ -90,7 +106,7 @@ class Outbox:
             "position": json.loads(position.to_json()),
             "closed_by": closed_by,
             "stored_ms": self._first_ms.get((position.batch, position.part), clock.now_ms()),
-            "views": {name: [view.of, list(view.statistics)] for name, view in views.items()},
+            "views": pack_views(views),
             "sizes": [len(payload) for payload in payloads],
         }
         text = json.dumps(header).encode()
@@ -132,8 +148,12 @@ class Outbox:
         except codec.CodecError as error:
             raise self._damaged(stored.name, error) from error
         windows = concat([each.windows for each in changes])
-        views = {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in header["views"].items()}
+        views = unpack_views(header["views"])
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
+
+    def has(self, position: Position) -> bool:
+        """Whether an entry is stored."""
+        return position.name in self.files.names(FOLDER)
 
     def entries(self, newest: int) -> list[Stored]:
         """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again.

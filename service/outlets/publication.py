@@ -22,7 +22,7 @@ from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections
 from service.outlets.delivery import Delivery, Progress
-from service.outlets.outbox import FOLDER, EntryView, Outbox, Stored
+from service.outlets.outbox import FOLDER, Outbox, Stored, views_of
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
@@ -62,19 +62,18 @@ class Outlets:
     ) -> None:
         """Begin with the entries of batches up to the last committed one."""
         self._outbox, self._settings = outbox, settings
-        self._views = {
-            view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.views if not view.is_endless
-        }
+        self._views = views_of(settings)
         self._lacking: dict[str, int] = {}
         self._beside = ""  # the newest entry beside a batch that all outlets have
         self._committed: Position | None = None
         self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
-        self._silence = Silence.load(outbox)
-        if self._silence.entry is not None and self._silence.payload and self._silence.entry.batch <= committed:
+        self._silence = silence = Silence.load(outbox, self._views)
+        entry = silence.entry
+        if entry is not None and silence.payload and entry.batch <= committed and not outbox.has(entry):
             # The process may have ended before it was in the outbox.
-            outbox.store(self._silence.entry, [self._silence.payload], self._silence.closed_by, self._views)
+            outbox.store(entry, [silence.payload], silence.closed_by, silence.views)
         for stored in outbox.entries(committed):
             self._add(stored)
         for delivery in self.deliveries:
@@ -119,7 +118,7 @@ class Outlets:
         nothing = session_schema(()).empty_table()
         chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
-        made = self._silence.close(Position.of(committed), chosen)
+        made = self._silence.close(Position.of(committed), chosen, self._views)
         if made is not None:
             entry, payload = made
             self.store(entry, [payload], IDLE)
@@ -165,7 +164,7 @@ class Outlets:
             self._looked_s = clock.monotonic_s()
         for name in names[:1]:
             for payload in self._outbox.payloads(f"{FOLDER}/{name}"):
-                entry, content = self._silence.take(committed, name, payload)
+                entry, content = self._silence.take(committed, name, payload, self._views)
                 if content:
                     self.store(entry, [content], WATERMARK)
             self._outbox.files.remove(f"{FOLDER}/{name}")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.errors import CheckpointError
-from service.outlets.outbox import FOLDER, Outbox
+from service.outlets.outbox import FOLDER, Outbox, Views, pack_views, unpack_views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
 from service.spark.files import RESTORE, unusable
@@ -43,8 +43,8 @@ class Known:
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made beside a batch, `payload` and `closed_by` are its content, which is forgotten when all
-    outlets have it. `taken` names the corrected values that it has.
+    `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `views` are its content. The payload is
+    forgotten when all outlets have it. `taken` names the corrected values that it has.
     """
 
     outbox: Outbox
@@ -53,11 +53,12 @@ class Silence:
     payload: bytes = b""
     closed_by: str = "idle"
     taken: str = ""
+    views: Views = field(default_factory=dict)
     _passed: tuple[int, set[Key]] = (-1, set())
 
     @classmethod
-    def load(cls, outbox: Outbox) -> "Silence":
-        """Read the file. Raises CheckpointError."""
+    def load(cls, outbox: Outbox, views: Views) -> "Silence":
+        """Read the file; `views` are those of an entry that names none, by an older version. Raises CheckpointError."""
         try:
             document: Any = json.loads(outbox.files.read(NAME))
             known = {
@@ -65,15 +66,19 @@ class Silence:
             }
             entry = Position.parse(json.dumps(document["entry"]))
             payload = base64.b64decode(document["payload"])
-            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"])
+            named = unpack_views(document["views"]) if "views" in document else views
+            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], named)
         except FileNotFoundError:
             return cls(outbox)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             what = f"{outbox.files}/{NAME} cannot be read: {error}"
             raise CheckpointError(what, remedy=RESTORE) from error
 
-    def close(self, committed: Position, changes: Changes) -> tuple[Position, bytes] | None:
-        """Return the entry for values that silence has closed after a committed batch; None if all of them have left before."""
+    def close(self, committed: Position, changes: Changes, views: Views) -> tuple[Position, bytes] | None:
+        """Return the entry for values that silence has closed after a committed batch; None if all of them have left before.
+
+        `views` are those of the values.
+        """
         known = dict(self.known)
         tables = []
         for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
@@ -88,23 +93,23 @@ class Silence:
         if not any(table.num_rows for table in tables):
             return None
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
-        return self._make(committed, known, payload, "idle", "")
+        return self._make(committed, known, payload, "idle", "", views)
 
-    def take(self, committed: Position, name: str, payload: bytes) -> tuple[Position, bytes]:
+    def take(self, committed: Position, name: str, payload: bytes, views: Views) -> tuple[Position, bytes]:
         """Return the entry for corrected values, which are stored under a name, after a committed batch."""
         if self.entry is not None and name == self.taken:
             return self.entry, self.payload
-        return self._make(committed, self.known, payload, "watermark", name)
+        return self._make(committed, self.known, payload, "watermark", name, views)
 
     def _make(
-        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str
+        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str, views: Views
     ) -> tuple[Position, bytes]:
         number = 1 + (self.entry.part if self.entry is not None and self.entry.batch == committed.batch else 0)
         entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
-        made = Silence(self.outbox, known, entry, payload, closed_by, taken)
+        made = Silence(self.outbox, known, entry, payload, closed_by, taken, views)
         made.write()
         self.known, self.entry, self.payload = known, entry, payload
-        self.closed_by, self.taken = closed_by, taken
+        self.closed_by, self.taken, self.views = closed_by, taken, views
         return entry, payload
 
     def final(self, batch: int, changes: Changes) -> Changes:
@@ -148,6 +153,7 @@ class Silence:
             "payload": base64.b64encode(self.payload).decode(),
             "closed_by": self.closed_by,
             "taken": self.taken,
+            "views": pack_views(self.views),
         }
         try:
             self.outbox.files.replace(NAME, json.dumps(document).encode())

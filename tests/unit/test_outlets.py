@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,14 +239,17 @@ class Watcher:
 
 
 Begin = Callable[..., Outlets]
+OTHER_VIEWS = [{"name": "other", "by": ["device"], "window": "1 m"}]
 
 
 @pytest.fixture
 def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Begin:
-    def start(memory: Outlet, *, committed: int = -1, **more: Any) -> Outlets:
+    def start(
+        memory: Outlet, *, committed: int = -1, epoch: int = 1, all_views: Sequence[Mapping[str, Any]] = (), **more: Any
+    ) -> Outlets:
         section = {"name": "files", "kind": "parquet", "path": "nowhere", "retry_for": 100, **more}
-        settings = make_settings(tmp_path, outlets=[section])
-        made = Outlets(settings, Outbox(Local(tmp_path)), 1, lambda _: memory, Watcher(), committed=committed)
+        settings = make_settings(tmp_path, outlets=[section], **({"views": all_views} if all_views else {}))
+        made = Outlets(settings, Outbox(Local(tmp_path)), epoch, lambda _: memory, Watcher(), committed=committed)
         made.start()
         request.addfinalizer(made.close)
         return made
@@ -398,6 +401,42 @@ def test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_a
     after.close()
     again = begin(memory, retry_for="30 s", committed=4)
     assert again.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a"]
+
+
+def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    memory.is_away = True
+    monkeypatch.setattr(clock, "now_ms", lambda: 5_000)
+    made = begin(memory)
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.close()
+    monkeypatch.setattr(clock, "now_ms", lambda: 70_000)
+    after = begin(memory, committed=4, epoch=2, all_views=OTHER_VIEWS)  # the view `device` was removed
+    assert after.progress()["files"].oldest_ms == 5_000
+    memory.is_away = False
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a"]
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_an_entry_of_a_silence_that_is_stored_at_the_next_start_has_the_views_that_it_was_made_with(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
+) -> None:
+    memory = Memory()
+    made = begin(memory)
+    with monkeypatch.context() as patch:
+        patch.setattr(Outlets, "store", lambda *_: None)
+        made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.close()
+    if is_older:  # an older version names no views: those of the settings count
+        file = tmp_path / "outlets" / "silence"
+        document = json.loads(file.read_text())
+        file.write_text(json.dumps({name: each for name, each in document.items() if name != "views"}))
+    after = begin(memory, committed=4, epoch=2, all_views=() if is_older else OTHER_VIEWS)
+    assert after.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a"]
 
 
