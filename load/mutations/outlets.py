@@ -164,7 +164,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/correct.py",
-                "            corrections.leave(Outbox(files), self._sink.number, self._rounds, *rows)\n",
+                "            corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)\n",
                 "",
             ),
         ),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from service.outlets.outbox import FOLDER, Outbox
+from service.outlets.outbox import FOLDER, Outbox, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION
 from state import codec
@@ -23,10 +23,10 @@ from state.windows import empty
 _NAME = re.compile(r"corrected-\d+-\d+")
 
 
-def leave(outbox: Outbox, run: int, number: int, windows: pa.Table, sessions: pa.Table) -> None:
-    """Store the corrected values of a round of a run, with the column REVISION, for the service. Raises as Outbox."""
+def leave(outbox: Outbox, run: int, number: int, views: Views, windows: pa.Table, sessions: pa.Table) -> None:
+    """Store the corrected values of a round of a run for the service, as `store`. Raises as Outbox."""
     if windows.num_rows or sessions.num_rows:
-        store(outbox, name(run, number), windows, sessions)
+        store(outbox, name(run, number), views, windows, sessions)
 
 
 def name(run: int, number: int) -> str:
@@ -34,14 +34,17 @@ def name(run: int, number: int) -> str:
     return f"{FOLDER}/corrected-{run}-{number:06d}"
 
 
-def store(outbox: Outbox, under: str, windows: pa.Table, sessions: pa.Table) -> None:
-    """Store closed values, with the column REVISION, under a name of the checkpoint. Raises as Outbox."""
+def store(outbox: Outbox, under: str, views: Views, windows: pa.Table, sessions: pa.Table) -> None:
+    """Store closed values, with the column REVISION, under a name of the checkpoint. Raises as Outbox.
+
+    `views` are those of the windows: the service may have others when it takes the values.
+    """
     changes = Changes(
         sessions if sessions.num_rows else session_schema(()).empty_table(),
         status_schema(()).empty_table(),
         windows if windows.num_rows else empty(),
     )
-    outbox.write(under, Position(0, 0), [codec.pack_changes(changes)], "watermark", {})
+    outbox.write(under, Position(0, 0), [codec.pack_changes(changes)], "watermark", views)
 
 
 def names(outbox: Outbox) -> list[str]:

@@ -136,9 +136,10 @@ class Outbox:
                 what = f"{self.files}/{TERM}: {error}"
                 raise unusable(what, remedy=RESTORE) from error
 
-    def payloads(self, name: str) -> list[bytes]:
-        """Return the payloads of an entry that was written under a name."""
-        return self._parse(name, self._content(name))[1]
+    def read(self, name: str) -> tuple[list[bytes], Views]:
+        """Return the payloads and views of an entry that was written under a name."""
+        header, payloads = self._parse(name, self._content(name))
+        return payloads, unpack_views(header["views"])
 
     def load(self, stored: Stored) -> Finals:
         """Read an entry."""

@@ -22,7 +22,7 @@ from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections
 from service.outlets.delivery import Delivery, Progress
-from service.outlets.outbox import FOLDER, Outbox, Stored, views_of
+from service.outlets.outbox import FOLDER, Outbox, Stored, Views, views_of
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
@@ -98,7 +98,7 @@ class Outlets:
         leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
         payloads = [codec.pack_changes(each) for each in leaving if each]
         if payloads:
-            self.store(Position.of(micro_batch), payloads, WATERMARK)
+            self.store(Position.of(micro_batch), payloads, WATERMARK, self._views)
             failpoint.hit("finals_stored")
         for delivery in self.deliveries:
             with tracing.span("outlet", outlet=delivery.options.name):
@@ -121,11 +121,11 @@ class Outlets:
         made = self._silence.close(Position.of(committed), chosen, self._views)
         if made is not None:
             entry, payload = made
-            self.store(entry, [payload], IDLE)
+            self.store(entry, [payload], IDLE, self._views)
 
-    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str) -> None:
+    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> None:
         """Put an entry into the outbox, and have it delivered."""
-        self._add(self._outbox.store(position, payloads, closed_by, self._views))
+        self._add(self._outbox.store(position, payloads, closed_by, views))
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each outlet is, by its name."""
@@ -163,10 +163,12 @@ class Outlets:
         if len(names) < 2:
             self._looked_s = clock.monotonic_s()
         for name in names[:1]:
-            for payload in self._outbox.payloads(f"{FOLDER}/{name}"):
-                entry, content = self._silence.take(committed, name, payload, self._views)
+            payloads, views = self._outbox.read(f"{FOLDER}/{name}")
+            for payload in payloads:
+                # Commands of an older version name no views.
+                entry, content = self._silence.take(committed, name, payload, views or self._views)
                 if content:
-                    self.store(entry, [content], WATERMARK)
+                    self.store(entry, [content], WATERMARK, self._silence.views)
             self._outbox.files.remove(f"{FOLDER}/{name}")
 
     def _settle(self) -> None:

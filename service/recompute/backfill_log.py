@@ -20,7 +20,7 @@ import pyarrow as pa
 from service import failpoint
 from service.errors import CheckpointError
 from service.outlets import corrections
-from service.outlets.outbox import Outbox
+from service.outlets.outbox import Outbox, Views
 from service.spark.files import RESTORE, Files, Local, unusable
 
 FOLDER = "backfill"
@@ -70,10 +70,10 @@ class Log:
         log._move()
         return log
 
-    def store(self, windows: pa.Table, sessions: pa.Table) -> None:
-        """Store an entry for the outlets, with the column REVISION. The service does not find it before `save`."""
+    def store(self, views: Views, windows: pa.Table, sessions: pa.Table) -> None:
+        """Store an entry for the outlets, as `corrections.store`. The service does not find it before `save`."""
         number = self.entries + len(self.ready)
-        corrections.store(Outbox(self.files), self._entry(number), windows, sessions)
+        corrections.store(Outbox(self.files), self._entry(number), views, windows, sessions)
         self.ready = (*self.ready, number)
 
     def begin(self) -> None:

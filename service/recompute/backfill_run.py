@@ -17,6 +17,7 @@ from service import clock, failpoint
 from service.admission.readings import REASONS
 from service.kafka import topics
 from service.outlets import corrections
+from service.outlets.outbox import views_of
 from service.recompute import archive, beside, closed_sink, late, past, rebuild
 from service.recompute.archive import Archive, Place
 from service.recompute.backfill_log import SESSIONS, WINDOWS, Log, Sessions
@@ -203,7 +204,7 @@ class Run:
                 for each in some
             ]
             if any(table.num_rows for table in rows):
-                log.store(*rows)
+                log.store(views_of(self._settings), *rows)
 
 
 def _counted(admitted: DataFrame, part: Span, rejects: Observation) -> DataFrame:

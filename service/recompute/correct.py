@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from service import failpoint
 from service.aggregation.sessions import rules
 from service.outlets import corrections
-from service.outlets.outbox import Outbox
+from service.outlets.outbox import Outbox, views_of
 from service.recompute import beside, closed_sink, correction, late, rebuild
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.copies import copies
@@ -227,7 +227,7 @@ class Correction:
             files = opened(self._recomputation.spark, settings.service.checkpoint)
             rows = [corrections.with_revisions(*each) for each in zip((complete, sessions), stored, strict=True)]
             self._rounds += 1
-            corrections.leave(Outbox(files), self._sink.number, self._rounds, *rows)
+            corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
 
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:

@@ -24,9 +24,12 @@ from service import failpoint, settings
 from service.cli import main
 from service.errors import FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
+from service.outlets import corrections
+from service.outlets.outbox import Outbox, views_of
 from service.recompute import backfill, rebuild
 from service.recompute.archive import Place
 from service.rejects.fence import Fence
+from service.spark.files import Local
 from tests.integration.world import World
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 from tests.stream.records import BASE_MS, SCHEMA, Record, reading
@@ -220,6 +223,9 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
         assert world.redis.pttl(f"{world.prefix}:{name}") > 0
 
     # The service takes the entries, each once.
+    outbox = Outbox(Local(world.folder / "checkpoint"))
+    views = [outbox.read(f"outlets/{name}")[1] for name in corrections.names(outbox)]
+    assert views == [views_of(world.settings)] * len(views) != []
     world.limit(4)
     world.term(*minutes(11, 12))
     again = world.rows("again", BASE_MS + END_S * 1000)

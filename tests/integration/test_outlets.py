@@ -22,8 +22,10 @@ from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
 from service.kafka import scan
-from service.outlets import kinds
+from service.outlets import corrections, kinds
+from service.outlets.outbox import Outbox, views_of
 from service.outlets.outlet import Position
+from service.spark.files import Local
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
 from tests.integration.world import VIEWS, World
@@ -306,6 +308,8 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     world.term(*BASE, *LATE)
     assert world.assert_right().compared["outlet files"] > 50
     assert world.correct().corrected == len(LATE)
+    outbox = Outbox(Local(world.folder / "checkpoint"))
+    assert [outbox.read(f"outlets/{name}")[1] for name in corrections.names(outbox)] == [views_of(world.settings)]
     world.limit(40)
     world.term(*minutes(20, 24))
     verdict = world.assert_right()

@@ -17,7 +17,7 @@ from service import clock
 from service.errors import CheckpointError, FencedError, OutletError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
-from service.outlets.outbox import EpochBehindError, Outbox, Stored
+from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Stored, Views
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets
@@ -239,6 +239,7 @@ class Watcher:
 
 
 Begin = Callable[..., Outlets]
+DEVICE_VIEW = {"device": EntryView("device", ("count", "last"))}
 OTHER_VIEWS = [{"name": "other", "by": ["device"], "window": "1 m"}]
 
 
@@ -347,7 +348,7 @@ def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
     made = begin(memory, retry_for="30 s")
     memory.may_write.clear()
     position = Position.of(micro_batch(1, 0))
-    made.store(position, [closed("a")], "watermark")
+    made.store(position, [closed("a")], "watermark", {})
     made.deliveries[0].add(Stored(position, 1, 0))
     assert made.progress()["files"].pending == 1
     memory.may_write.set()
@@ -459,11 +460,12 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     outbox = Outbox(Local(tmp_path))
     better = finals_of(closed("a", "b", "c", count=5)).windows
     rows = corrections.with_revisions(better, [(1, 5), None, (1, 6)])  # Redis has more readings of c
-    corrections.leave(outbox, 7, 1, rows, rows.slice(0, 0))
+    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made.publish(micro_batch(1, 1, 10), [])
     name, content = "corrected-7-000001", outbox.files.read
     assert not corrections.names(outbox)
-    corrections.leave(outbox, 7, 1, rows, rows.slice(0, 0))  # as if the process had died before it removed the file
+    # As if the process had died before it removed the file.
+    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     assert corrections.names(outbox) == [name]
     assert content(f"outlets/{name}")
     made.publish(micro_batch(1, 2, 20), [])
@@ -474,3 +476,25 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
         for row in entry.rows.to_pylist()
     ]
     assert found == [("a", 2, 0, "watermark"), ("a", 5, 1, "watermark"), ("b", 5, 1, "watermark")]
+
+
+@pytest.mark.parametrize(("views", "expected"), [(DEVICE_VIEW, ["a"]), ({}, [])])
+def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, views: Views, expected: list[str]
+) -> None:
+    """Of a file of an older version, which names no views, values of a view that is there leave."""
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    memory, outbox = Memory(), Outbox(Local(tmp_path))
+    rows = corrections.with_revisions(finals_of(closed("a", count=5)).windows, [(1, 5)])
+    other = corrections.with_revisions(finals_of(closed("o", view="other")).windows, [(1, 2)])
+    corrections.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
+    corrections.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
+    made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
+    for batch in range(5, 8):
+        made.publish(micro_batch(1, batch, 10 * batch), [])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert not corrections.names(outbox)
+    assert memory.keys == [*expected, "o"]
+    if expected:
+        (row,) = memory.entries[0].rows.to_pylist()
+        assert (row["count"], row["mean"], row["revision"]) == (5, None, 1)
