@@ -149,9 +149,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/outlets/publication.py",
-                " and entry.batch <= committed and ",
-                " and entry.batch < 0 and ",
+                "service/outlets/silence.py",
+                "entry.batch > committed or outbox.has(entry)",
+                "entry.batch >= 0 or outbox.has(entry)",
             ),
         ),
         (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),

@@ -22,7 +22,7 @@ from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections
 from service.outlets.delivery import Delivery, Progress
-from service.outlets.outbox import FOLDER, Outbox, Stored, Views, views_of
+from service.outlets.outbox import FOLDER, Outbox, Stored, views_of
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
@@ -31,7 +31,7 @@ from state import codec
 from state.layout import Changes, session_schema
 from state.windows import compact, concat
 
-WATERMARK, IDLE = "watermark", "idle"
+WATERMARK = "watermark"
 LOOK_S = 5.0
 """How often the service looks for corrected values, at most."""
 _log = logging.getLogger(__name__)
@@ -69,11 +69,8 @@ class Outlets:
         self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
-        self._silence = silence = Silence.load(outbox, self._views)
-        entry = silence.entry
-        if entry is not None and silence.payload and entry.batch <= committed and not outbox.has(entry):
-            # The process may have ended before it was in the outbox.
-            outbox.store(entry, [silence.payload], silence.closed_by, silence.views)
+        self._silence = Silence.load(outbox, committed, self._views)
+        self._silence.store()
         for stored in outbox.entries(committed):
             self._add(stored)
         for delivery in self.deliveries:
@@ -92,13 +89,14 @@ class Outlets:
 
     def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
         """Step 3 for a batch. Raises OutletError, FencedError, and the errors of Outbox."""
+        self._store_beside()
         if self._committed is not None and self._committed.batch < micro_batch.batch:
             self._take_corrected(self._committed)
         self._committed = Position.of(micro_batch)
         leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
         payloads = [codec.pack_changes(each) for each in leaving if each]
         if payloads:
-            self.store(Position.of(micro_batch), payloads, WATERMARK, self._views)
+            self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._views))
             failpoint.hit("finals_stored")
         for delivery in self.deliveries:
             with tracing.span("outlet", outlet=delivery.options.name):
@@ -115,17 +113,12 @@ class Outlets:
         asked = finals(self._settings)
         if asked is None:
             return
+        self._store_beside()
         nothing = session_schema(()).empty_table()
         chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
-        made = self._silence.close(Position.of(committed), chosen, self._views)
-        if made is not None:
-            entry, payload = made
-            self.store(entry, [payload], IDLE, self._views)
-
-    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> None:
-        """Put an entry into the outbox, and have it delivered."""
-        self._add(self._outbox.store(position, payloads, closed_by, views))
+        self._silence.close(Position.of(committed), chosen, self._views)
+        self._store_beside()
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each outlet is, by its name."""
@@ -166,10 +159,18 @@ class Outlets:
             payloads, views = self._outbox.read(f"{FOLDER}/{name}")
             for payload in payloads:
                 # Commands of an older version name no views.
-                entry, content = self._silence.take(committed, name, payload, views or self._views)
-                if content:
-                    self.store(entry, [content], WATERMARK, self._silence.views)
+                self._silence.take(committed, name, payload, views or self._views)
+                self._store_beside()
             self._outbox.files.remove(f"{FOLDER}/{name}")
+
+    def _store_beside(self) -> None:
+        """Have the last entry beside a batch delivered if it is not in the outbox yet.
+
+        Called also before anything else is stored: an earlier attempt may have failed, and outlets take entries in order.
+        """
+        stored = self._silence.store()
+        if stored is not None:
+            self._add(stored)
 
     def _settle(self) -> None:
         """Forget the content of the last entry beside a batch when all outlets have it: an outlet that is added begins later."""

@@ -5,8 +5,8 @@ leaves again only if it has changed, with a larger revision. `Silence` remembers
 
     outlets/silence      the values that silence has closed, the number of the last entry for the batch, and that entry
 
-The file is written before the entry, and in one piece: a process that dies in between stores the entry at its next start, and a
-delivery leaves out what its outlet has.
+The file is written before the entry, and in one piece. If the entry cannot be stored, or the process dies in between, the next
+call or the next start stores it before anything else. A delivery leaves out what its outlet has.
 """
 
 import base64
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.errors import CheckpointError
-from service.outlets.outbox import FOLDER, Outbox, Views, pack_views, unpack_views
+from service.outlets.outbox import FOLDER, Outbox, Stored, Views, pack_views, unpack_views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
 from service.spark.files import RESTORE, unusable
@@ -44,7 +44,8 @@ class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
     `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `views` are its content. The payload is
-    forgotten when all outlets have it. `taken` names the corrected values that it has.
+    forgotten when all outlets have it. `taken` names the corrected values that it has. `is_stored` says whether the outbox has
+    had the entry.
     """
 
     outbox: Outbox
@@ -54,11 +55,15 @@ class Silence:
     closed_by: str = "idle"
     taken: str = ""
     views: Views = field(default_factory=dict)
+    is_stored: bool = True
     _passed: tuple[int, set[Key]] = (-1, set())
 
     @classmethod
-    def load(cls, outbox: Outbox, views: Views) -> "Silence":
-        """Read the file; `views` are those of an entry that names none, by an older version. Raises CheckpointError."""
+    def load(cls, outbox: Outbox, committed: int, views: Views) -> "Silence":
+        """Read the file of a checkpoint whose last batch is `committed`. Raises CheckpointError.
+
+        `views` are those of an entry that names none, by an older version.
+        """
         try:
             document: Any = json.loads(outbox.files.read(NAME))
             known = {
@@ -67,7 +72,8 @@ class Silence:
             entry = Position.parse(json.dumps(document["entry"]))
             payload = base64.b64decode(document["payload"])
             named = unpack_views(document["views"]) if "views" in document else views
-            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], named)
+            is_stored = not payload or entry.batch > committed or outbox.has(entry)
+            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], named, is_stored)
         except FileNotFoundError:
             return cls(outbox)
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -95,11 +101,10 @@ class Silence:
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
         return self._make(committed, known, payload, "idle", "", views)
 
-    def take(self, committed: Position, name: str, payload: bytes, views: Views) -> tuple[Position, bytes]:
-        """Return the entry for corrected values, which are stored under a name, after a committed batch."""
-        if self.entry is not None and name == self.taken:
-            return self.entry, self.payload
-        return self._make(committed, self.known, payload, "watermark", name, views)
+    def take(self, committed: Position, name: str, payload: bytes, views: Views) -> None:
+        """Make the entry for corrected values, which are stored under a name, after a committed batch, unless they are taken."""
+        if name != self.taken:
+            self._make(committed, self.known, payload, "watermark", name, views)
 
     def _make(
         self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str, views: Views
@@ -110,7 +115,16 @@ class Silence:
         made.write()
         self.known, self.entry, self.payload = known, entry, payload
         self.closed_by, self.taken, self.views = closed_by, taken, views
+        self.is_stored = False
         return entry, payload
+
+    def store(self) -> Stored | None:
+        """Put the last entry into the outbox and return it; None if the outbox has had it. Raises as Outbox."""
+        if self.is_stored or self.entry is None:
+            return None
+        stored = self.outbox.store(self.entry, [self.payload], self.closed_by, self.views)
+        self.is_stored = True
+        return stored
 
     def final(self, batch: int, changes: Changes) -> Changes:
         """Return what the watermark closes in a batch: without values that left before as they are, and with revisions.

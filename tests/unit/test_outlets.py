@@ -1,6 +1,8 @@
 """Outlets without the pass: positions, the outbox, deliveries, files, and the example of docs/outlets.md."""
 
+import errno
 import json
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +16,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from service import clock
-from service.errors import CheckpointError, FencedError, OutletError
+from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Stored, Views
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets
+from service.outlets.silence import Silence
 from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
@@ -345,11 +348,10 @@ def test_the_outlet_in_the_documents_is_exact(begin: Begin, tmp_path: Path) -> N
 
 def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
     memory = Memory()
-    made = begin(memory, retry_for="30 s")
+    made = begin(memory)
     memory.may_write.clear()
-    position = Position.of(micro_batch(1, 0))
-    made.store(position, [closed("a")], "watermark", {})
-    made.deliveries[0].add(Stored(position, 1, 0))
+    made.publish(micro_batch(1, 0), [closed("a")])
+    made.deliveries[0].add(Stored(Position.of(micro_batch(1, 0)), 1, 0))
     assert made.progress()["files"].pending == 1
     memory.may_write.set()
 
@@ -393,7 +395,7 @@ def test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_a
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     with monkeypatch.context() as patch:
-        patch.setattr(Outlets, "store", lambda *_: None)
+        patch.setattr(Silence, "store", lambda _: None)
         made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
     made.close()
     assert not memory.entries
@@ -429,7 +431,7 @@ def test_an_entry_of_a_silence_that_is_stored_at_the_next_start_has_the_views_th
     memory = Memory()
     made = begin(memory)
     with monkeypatch.context() as patch:
-        patch.setattr(Outlets, "store", lambda *_: None)
+        patch.setattr(Silence, "store", lambda _: None)
         made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
     made.close()
     if is_older:  # an older version names no views: those of the settings count
@@ -439,6 +441,36 @@ def test_an_entry_of_a_silence_that_is_stored_at_the_next_start_has_the_views_th
     after = begin(memory, committed=4, epoch=2, all_views=() if is_older else OTHER_VIEWS)
     assert after.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a"]
+
+
+@pytest.mark.parametrize("is_closed_again", [True, False])
+def test_what_silence_has_closed_leaves_before_all_that_follows_if_its_entry_could_not_be_stored_at_once(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch, is_closed_again: bool
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "replace", without_room(Local.replace))
+        with pytest.raises(SetupError):
+            made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+        with pytest.raises(SetupError):
+            made.publish(micro_batch(1, 5, 10), [closed("a", "b")])
+    if is_closed_again:
+        made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a", "b")).windows])
+    made.publish(micro_batch(1, 5, 10), [closed("a", "b")])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "b"]
+
+
+def without_room(replace_file: Callable[[Local, str, bytes], None]) -> Callable[[Local, str, bytes], None]:
+    """As on a disk that has room for the file of the silence, and for no entry."""
+
+    def replaced(files: Local, name: str, content: bytes) -> None:
+        if name != "outlets/silence":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(files, name, content)
+
+    return replaced
 
 
 def test_a_term_whose_epoch_is_behind_the_outlets_is_refused_with_theirs(tmp_path: Path) -> None:
