@@ -44,8 +44,8 @@ class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
     `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `views` are its content. The payload is
-    forgotten when all outlets have it. `taken` names the corrected values that it has. `is_stored` says whether the outbox has
-    had the entry.
+    forgotten when all outlets have it. `taken` names the newest corrected values that an entry has had. `is_stored` says whether
+    the outbox has had the last entry.
     """
 
     outbox: Outbox
@@ -99,7 +99,8 @@ class Silence:
         if not any(table.num_rows for table in tables):
             return None
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
-        return self._make(committed, known, payload, "idle", "", views)
+        # A file of corrected values that a crash has left comes again after the silence, too.
+        return self._make(committed, known, payload, "idle", self.taken, views)
 
     def take(self, committed: Position, name: str, payload: bytes, views: Views) -> None:
         """Make the entry for corrected values, which are stored under a name, after a committed batch, unless they are taken."""

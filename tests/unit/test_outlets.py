@@ -530,3 +530,37 @@ def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
     if expected:
         (row,) = memory.entries[0].rows.to_pylist()
         assert (row["count"], row["mean"], row["revision"]) == (5, None, 1)
+
+
+def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_their_file(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    memory, outbox = Memory(), Outbox(Local(tmp_path))
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [])
+    rows = corrections.with_revisions(finals_of(closed("a", count=5)).windows, [(1, 5)])
+    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "remove", dying(Local.remove))
+        with pytest.raises(KeyboardInterrupt):
+            made.publish(micro_batch(1, 1, 10), [])
+    made.close()
+    after = begin(memory, retry_for="30 s", committed=0, epoch=2)
+    after.publish(micro_batch(2, 1, 10), [])  # the batch comes again
+    after.close_idle(micro_batch(2, 1, 10), [], [finals_of(closed("z")).windows])
+    after.publish(micro_batch(2, 2, 20), [])
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert not corrections.names(outbox)
+    assert memory.keys == ["a", "z"]
+
+
+def dying(remove: Callable[[Local, str], None]) -> Callable[[Local, str], None]:
+    """As a process that dies before it removes a file of corrected values."""
+
+    def removed(files: Local, name: str) -> None:
+        if "corrected" in name:
+            raise KeyboardInterrupt
+        remove(files, name)
+
+    return removed
