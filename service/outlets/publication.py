@@ -12,8 +12,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from service import clock, failpoint, tracing
@@ -28,7 +30,9 @@ from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from state import codec
+from state.columns import array, codes_of, ints
 from state.layout import Changes, session_schema
+from state.rules import ENDLESS_MS
 from state.windows import compact, concat
 
 WATERMARK = "watermark"
@@ -183,11 +187,9 @@ class Outlets:
             self._silence.settle()
 
     def _leaving(self, batch: int, changes: Changes) -> Changes:
-        """Return what leaves of a batch's finals: no window that lacks the readings before its view began, and what silence had
-        closed only if it has changed."""
-        if any(view.is_marked for view in self._settings.views):
-            changes = replace(changes, windows=whole(changes.windows, self._settings))
-        return self._silence.final(batch, changes)
+        """Return what leaves of a batch's finals: no window that lacks readings because its view has changed, and what silence
+        had closed only if it has changed."""
+        return self._silence.final(batch, replace(changes, windows=whole(changes.windows, self._settings)))
 
     def _add(self, stored: Stored) -> None:
         with self._lock:
@@ -223,12 +225,15 @@ class Outlets:
 
 
 def whole(windows: pa.Table, settings: Settings) -> pa.Table:
-    """Return the windows that begin when their view had begun, or later: others lack readings."""
+    """Return the windows of the settings' views and measures that begin when these had begun, or later: others lack readings."""
     begins_ms = {
         (view.name, measure): view.complete_from(measure) or 0
         for view in settings.views
         for measure in settings.view_measures(view)
     }
-    columns = [windows[name].to_pylist() for name in ("view", "measure", "start")]
-    keep = [start >= begins_ms.get((view, measure), 0) for view, measure, start in zip(*columns, strict=True)]
-    return compact(windows.filter(pa.array(keep, pa.bool_())))
+    views, measures = (array(windows.column(name)) for name in ("view", "measure"))
+    texts = views.dictionary.to_pylist(), measures.dictionary.to_pylist()
+    each_ms = [begins_ms.get(pair, ENDLESS_MS) for pair in product(*texts)]
+    begins = np.array(each_ms, np.int64).reshape(len(texts[0]), len(texts[1]))
+    keep = ints(windows, "start") >= begins[codes_of(views), codes_of(measures)]
+    return windows if keep.all() else compact(windows.filter(pa.array(keep)))

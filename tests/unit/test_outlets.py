@@ -16,13 +16,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from service import clock
+from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Stored, Views
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
-from service.outlets.publication import Outlets
+from service.outlets.publication import Outlets, whole
 from service.outlets.silence import Silence
 from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
@@ -441,6 +442,27 @@ def test_an_entry_of_a_silence_that_is_stored_at_the_next_start_has_the_views_th
     after = begin(memory, committed=4, epoch=2, all_views=() if is_older else OTHER_VIEWS)
     assert after.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a"]
+
+
+def test_a_window_whose_measure_left_its_view_while_it_was_open_does_not_leave(begin: Begin) -> None:
+    memory = Memory()
+    views = [{"name": "device", "by": ["device"], "window": "1 m", "measures": []}, *OTHER_VIEWS]
+    made = begin(memory, retry_for="30 s", all_views=views)
+    # The operator still has the open windows of `temperature`, which lack the readings since the change.
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.publish(micro_batch(1, 5, 10), [closed("b"), closed("c", view="other"), closed()])
+    made.close_idle(micro_batch(1, 5, 10), [], [finals_of(closed("d"), closed("e", view="other")).windows])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["c", "e"]
+
+
+def test_only_windows_that_begin_when_their_measure_had_begun_are_whole(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    marked = view_versions.begun(settings).views[0].model_copy(update={"incomplete": {"temperature": BASE_MS + 1}})
+    several = windows.concat([finals_of(closed("a", "b")).windows, finals_of(closed("c", start=BASE_MS + 1)).windows])
+    found = whole(several, settings.model_copy(update={"views": (marked,)}))
+    assert (found["key"].to_pylist(), found["start"].to_pylist()) == (["c"], [BASE_MS + 1])
+    assert whole(several, settings) is several
 
 
 @pytest.mark.parametrize("is_closed_again", [True, False])
