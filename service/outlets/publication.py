@@ -74,6 +74,7 @@ class Outlets:
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
         self._silence = Silence.load(outbox, committed, self._views)
+        self._silence.keep(_begins_ms(settings))
         self._silence.store()
         for stored in outbox.entries(committed):
             self._add(stored)
@@ -226,14 +227,19 @@ class Outlets:
 
 def whole(windows: pa.Table, settings: Settings) -> pa.Table:
     """Return the windows of the settings' views and measures that begin when these had begun, or later: others lack readings."""
-    begins_ms = {
-        (view.name, measure): view.complete_from(measure) or 0
-        for view in settings.views
-        for measure in settings.view_measures(view)
-    }
+    begins_ms = _begins_ms(settings)
     views, measures = (array(windows.column(name)) for name in ("view", "measure"))
     texts = views.dictionary.to_pylist(), measures.dictionary.to_pylist()
     each_ms = [begins_ms.get(pair, ENDLESS_MS) for pair in product(*texts)]
     begins = np.array(each_ms, np.int64).reshape(len(texts[0]), len(texts[1]))
     keep = ints(windows, "start") >= begins[codes_of(views), codes_of(measures)]
     return windows if keep.all() else compact(windows.filter(pa.array(keep)))
+
+
+def _begins_ms(settings: Settings) -> dict[tuple[str, str], int]:
+    """Return the event time (ms) from which windows have all readings, by view and measure."""
+    return {
+        (view.name, measure): view.complete_from(measure) or 0
+        for view in settings.closing_views
+        for measure in settings.view_measures(view)
+    }

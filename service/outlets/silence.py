@@ -11,6 +11,7 @@ call or the next start stores it before anything else. A delivery leaves out wha
 
 import base64
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +80,12 @@ class Silence:
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             what = f"{outbox.files}/{NAME} cannot be read: {error}"
             raise CheckpointError(what, remedy=RESTORE) from error
+
+    def keep(self, measures: Collection[tuple[str, str]]) -> None:
+        """Forget the windows of others than these views and measures, which never leave again. Nothing is written."""
+        self.known = {
+            key: each for key, each in self.known.items() if len(key) == len(SESSION_KEY) or key[:2] in measures
+        }
 
     def close(self, committed: Position, changes: Changes, views: Views) -> tuple[Position, bytes] | None:
         """Return the entry for values that silence has closed after a committed batch; None if all of them have left before.

@@ -465,6 +465,22 @@ def test_only_windows_that_begin_when_their_measure_had_begun_are_whole(tmp_path
     assert whole(several, settings) is several
 
 
+def test_a_silence_forgets_windows_whose_view_or_measure_was_removed_and_no_sessions(
+    begin: Begin, tmp_path: Path
+) -> None:
+    made = begin(Memory(), retry_for="30 s")
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.close()
+    file = tmp_path / "outlets" / "silence"
+    document = json.loads(file.read_text())
+    others = [[key, [0, 1], 0] for key in (["gone", "temperature", "b", 0], ["device", "gone", "c", 0], ["d0", 0])]
+    file.write_text(json.dumps({**document, "known": [*document["known"], *others]}))
+    after = begin(Memory(), retry_for="30 s", committed=4)
+    after.close_idle(micro_batch(2, 4), [], [finals_of(closed("d")).windows])
+    known = {key[2] if len(key) == 4 else key[0] for key, *_ in json.loads(file.read_text())["known"]}
+    assert known == {"a", "d", "d0"}
+
+
 @pytest.mark.parametrize("is_closed_again", [True, False])
 def test_what_silence_has_closed_leaves_before_all_that_follows_if_its_entry_could_not_be_stored_at_once(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, is_closed_again: bool
