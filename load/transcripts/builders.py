@@ -29,7 +29,7 @@ from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
 from service.outlets import tables as outlet_tables
-from service.outlets.outbox import Outbox
+from service.outlets.outbox import Outbox, Scope
 from service.outlets.outlet import Position
 from service.outlets.silence import Silence
 from service.pipeline import builder, failure
@@ -220,7 +220,9 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
-        entry = self._silence.close(Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due), {})
+        entry = self._silence.close(
+            Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due), Scope({})
+        )
         if entry is not None:
             self._leave(codec.unpack_changes(entry[1]), "idle")
         self._finish(line_ms, "idle")

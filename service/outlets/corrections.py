@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from service.outlets.outbox import FOLDER, Outbox, Views
+from service.outlets.outbox import FOLDER, Outbox, Scope, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION
 from state import codec
@@ -44,7 +44,7 @@ def store(outbox: Outbox, under: str, views: Views, windows: pa.Table, sessions:
         status_schema(()).empty_table(),
         windows if windows.num_rows else empty(),
     )
-    outbox.write(under, Position(0, 0), [codec.pack_changes(changes)], "watermark", views)
+    outbox.write(under, Position(0, 0), [codec.pack_changes(changes)], "watermark", Scope(views))
 
 
 def names(outbox: Outbox) -> list[str]:

@@ -40,11 +40,12 @@ class EpochBehindError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An entry in the outbox: its size in bytes, and when it was stored (the clock's ms)."""
+    """An entry in the outbox: its size in bytes, when it was stored (the clock's ms), and the outlets of its `Scope`."""
 
     position: Position
     bytes: int
     at_ms: int
+    outlets: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -68,14 +69,29 @@ def views_of(settings: Settings) -> Views:
     return {view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.closing_views}
 
 
-def pack_views(views: Views) -> dict[str, Any]:
-    """Return views as JSON has them."""
-    return {name: [view.of, list(view.statistics)] for name, view in views.items()}
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The views of an entry's windows, and the names of the outlets that it is for; None for all outlets of the settings."""
 
+    views: Views
+    outlets: tuple[str, ...] | None = None
 
-def unpack_views(document: Mapping[str, Any]) -> Views:
-    """Return the views of `pack_views`. Raises ValueError or TypeError for another content."""
-    return {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in document.items()}
+    @classmethod
+    def of(cls, settings: Settings) -> "Scope":
+        """Return the scope of entries that a service with these settings makes."""
+        return cls(views_of(settings), tuple(outlet.name for outlet in settings.outlets))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the scope as JSON has it."""
+        views = {name: [view.of, list(view.statistics)] for name, view in self.views.items()}
+        return {"views": views, "outlets": self.outlets}
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> "Scope":
+        """Return the scope of a document, which an older version wrote without outlets. Raises ValueError or TypeError."""
+        views = {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in document["views"].items()}
+        outlets = document.get("outlets")
+        return cls(views, None if outlets is None else tuple(outlets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +112,22 @@ class Outbox:
         self.files = files
         self._first_ms: dict[tuple[int, int], int] = {}  # by (batch, part), of entries that come again
 
-    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
-        """Write an entry; `payloads` are those of `codec.pack_changes`, `views` those of the batch."""
-        return self.write(f"{FOLDER}/{position.name}", position, payloads, closed_by, views)
+    def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, scope: Scope) -> Stored:
+        """Write an entry; `payloads` are those of `codec.pack_changes`, `scope` is that of the batch."""
+        return self.write(f"{FOLDER}/{position.name}", position, payloads, closed_by, scope)
 
-    def write(self, name: str, position: Position, payloads: Sequence[bytes], closed_by: str, views: Views) -> Stored:
+    def write(self, name: str, position: Position, payloads: Sequence[bytes], closed_by: str, scope: Scope) -> Stored:
         """Write an entry under a name."""
         header = {
             "position": json.loads(position.to_json()),
             "closed_by": closed_by,
             "stored_ms": self._first_ms.get((position.batch, position.part), clock.now_ms()),
-            "views": pack_views(views),
+            **scope.to_document(),
             "sizes": [len(payload) for payload in payloads],
         }
         text = json.dumps(header).encode()
         content = b"".join((_LENGTH.pack(len(text)), text, *payloads))
-        stored = Stored(position, len(content), header["stored_ms"])
+        stored = Stored(position, len(content), header["stored_ms"], scope.outlets)
         try:
             self.files.replace(name, content)
         except OSError as error:
@@ -139,7 +155,7 @@ class Outbox:
     def read(self, name: str) -> tuple[list[bytes], Views]:
         """Return the payloads and views of an entry that was written under a name."""
         header, payloads = self._parse(name, self._content(name))
-        return payloads, unpack_views(header["views"])
+        return payloads, Scope.parse(header).views
 
     def load(self, stored: Stored) -> Finals:
         """Read an entry."""
@@ -149,7 +165,7 @@ class Outbox:
         except codec.CodecError as error:
             raise self._damaged(stored.name, error) from error
         windows = concat([each.windows for each in changes])
-        views = unpack_views(header["views"])
+        views = Scope.parse(header).views
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
 
     def has(self, position: Position) -> bool:
@@ -185,7 +201,7 @@ class Outbox:
     def _stored(self, name: str) -> Stored:
         content = self._content(f"{FOLDER}/{name}")
         header, _ = self._parse(f"{FOLDER}/{name}", content)
-        return Stored(_position(header), len(content), int(header["stored_ms"]))
+        return Stored(_position(header), len(content), int(header["stored_ms"]), Scope.parse(header).outlets)
 
     def _content(self, name: str) -> bytes:
         try:

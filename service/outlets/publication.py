@@ -24,7 +24,7 @@ from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections
 from service.outlets.delivery import Delivery, Progress
-from service.outlets.outbox import FOLDER, Outbox, Stored, views_of
+from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
@@ -66,14 +66,14 @@ class Outlets:
     ) -> None:
         """Begin with the entries of batches up to the last committed one."""
         self._outbox, self._settings = outbox, settings
-        self._views = views_of(settings)
+        self._scope = Scope.of(settings)
         self._lacking: dict[str, int] = {}
         self._beside = ""  # the newest entry beside a batch that all outlets have
         self._committed: Position | None = None
         self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
         self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
-        self._silence = Silence.load(outbox, committed, self._views)
+        self._silence = Silence.load(outbox, committed, self._scope)
         self._silence.keep(_begins_ms(settings))
         self._silence.store()
         for stored in outbox.entries(committed):
@@ -101,7 +101,7 @@ class Outlets:
         leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
         payloads = [codec.pack_changes(each) for each in leaving if each]
         if payloads:
-            self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._views))
+            self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._scope))
             failpoint.hit("finals_stored")
         for delivery in self.deliveries:
             with tracing.span("outlet", outlet=delivery.options.name):
@@ -122,7 +122,7 @@ class Outlets:
         nothing = session_schema(()).empty_table()
         chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
-        self._silence.close(Position.of(committed), chosen, self._views)
+        self._silence.close(Position.of(committed), chosen, self._scope)
         self._store_beside()
 
     def progress(self) -> dict[str, Progress]:
@@ -164,7 +164,8 @@ class Outlets:
             payloads, views = self._outbox.read(f"{FOLDER}/{name}")
             for payload in payloads:
                 # Commands of an older version name no views.
-                self._silence.take(committed, name, payload, views or self._views)
+                scope = replace(self._scope, views=views or self._scope.views)
+                self._silence.take(committed, name, payload, scope)
                 self._store_beside()
             self._outbox.files.remove(f"{FOLDER}/{name}")
 
@@ -193,23 +194,34 @@ class Outlets:
         return self._silence.final(batch, replace(changes, windows=whole(changes.windows, self._settings)))
 
     def _add(self, stored: Stored) -> None:
+        """Have an entry delivered to the outlets that it is for. Others were added or renamed after it was made."""
+        outlets = stored.outlets
+        chosen = [each for each in self.deliveries if outlets is None or each.options.name in outlets]
         with self._lock:
-            self._lacking[stored.name] = len(self.deliveries)
-        for delivery in self.deliveries:
+            self._lacking[stored.name] = len(chosen)
+        for delivery in chosen:
             delivery.add(stored)
+        if not chosen:
+            text = "The finals of %s are removed: the settings no longer have their outlets: %s"
+            _log.warning(text, stored.position, ", ".join(outlets or ()))
+            self._remove(stored)
 
     def _done(self, stored: Stored) -> None:
         with self._lock:
             self._lacking[stored.name] -= 1
             is_last = not self._lacking[stored.name]
-            if is_last:
-                del self._lacking[stored.name]
-                self._beside = stored.name if stored.position.part else self._beside
         if is_last:
-            try:
-                self._outbox.remove(stored)
-            except TidemarkError as error:  # it is found at the next start, and every outlet has it
-                _log.warning("An entry that every outlet has cannot be removed: %s", error)
+            self._remove(stored)
+
+    def _remove(self, stored: Stored) -> None:
+        """Remove an entry that no outlet lacks."""
+        with self._lock:
+            del self._lacking[stored.name]
+            self._beside = stored.name if stored.position.part else self._beside
+        try:
+            self._outbox.remove(stored)
+        except TidemarkError as error:  # it is found at the next start, and every outlet has it
+            _log.warning("An entry that every outlet has cannot be removed: %s", error)
 
     def _wait(self, delivery: Delivery) -> None:
         """Return when the outlet has everything, or may lack something."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.errors import CheckpointError
-from service.outlets.outbox import FOLDER, Outbox, Stored, Views, pack_views, unpack_views
+from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
 from service.spark.files import RESTORE, unusable
@@ -44,7 +44,7 @@ class Known:
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `views` are its content. The payload is
+    `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `scope` are its content. The payload is
     forgotten when all outlets have it. `taken` names the newest corrected values that an entry has had. `is_stored` says whether
     the outbox has had the last entry.
     """
@@ -55,15 +55,15 @@ class Silence:
     payload: bytes = b""
     closed_by: str = "idle"
     taken: str = ""
-    views: Views = field(default_factory=dict)
+    scope: Scope = field(default_factory=lambda: Scope({}))
     is_stored: bool = True
     _passed: tuple[int, set[Key]] = (-1, set())
 
     @classmethod
-    def load(cls, outbox: Outbox, committed: int, views: Views) -> "Silence":
+    def load(cls, outbox: Outbox, committed: int, scope: Scope) -> "Silence":
         """Read the file of a checkpoint whose last batch is `committed`. Raises CheckpointError.
 
-        `views` are those of an entry that names none, by an older version.
+        `scope` is that of an entry of an older version, which has none.
         """
         try:
             document: Any = json.loads(outbox.files.read(NAME))
@@ -72,9 +72,9 @@ class Silence:
             }
             entry = Position.parse(json.dumps(document["entry"]))
             payload = base64.b64decode(document["payload"])
-            named = unpack_views(document["views"]) if "views" in document else views
+            found = Scope.parse(document) if "views" in document else scope
             is_stored = not payload or entry.batch > committed or outbox.has(entry)
-            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], named, is_stored)
+            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], found, is_stored)
         except FileNotFoundError:
             return cls(outbox)
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -87,10 +87,10 @@ class Silence:
             key: each for key, each in self.known.items() if len(key) == len(SESSION_KEY) or key[:2] in measures
         }
 
-    def close(self, committed: Position, changes: Changes, views: Views) -> tuple[Position, bytes] | None:
+    def close(self, committed: Position, changes: Changes, scope: Scope) -> tuple[Position, bytes] | None:
         """Return the entry for values that silence has closed after a committed batch; None if all of them have left before.
 
-        `views` are those of the values.
+        `scope` is that of the values.
         """
         known = dict(self.known)
         tables = []
@@ -107,22 +107,22 @@ class Silence:
             return None
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
         # A file of corrected values that a crash has left comes again after the silence, too.
-        return self._make(committed, known, payload, "idle", self.taken, views)
+        return self._make(committed, known, payload, "idle", self.taken, scope)
 
-    def take(self, committed: Position, name: str, payload: bytes, views: Views) -> None:
+    def take(self, committed: Position, name: str, payload: bytes, scope: Scope) -> None:
         """Make the entry for corrected values, which are stored under a name, after a committed batch, unless they are taken."""
         if name != self.taken:
-            self._make(committed, self.known, payload, "watermark", name, views)
+            self._make(committed, self.known, payload, "watermark", name, scope)
 
     def _make(
-        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str, views: Views
+        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str, scope: Scope
     ) -> tuple[Position, bytes]:
         number = 1 + (self.entry.part if self.entry is not None and self.entry.batch == committed.batch else 0)
         entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
-        made = Silence(self.outbox, known, entry, payload, closed_by, taken, views)
+        made = Silence(self.outbox, known, entry, payload, closed_by, taken, scope)
         made.write()
         self.known, self.entry, self.payload = known, entry, payload
-        self.closed_by, self.taken, self.views = closed_by, taken, views
+        self.closed_by, self.taken, self.scope = closed_by, taken, scope
         self.is_stored = False
         return entry, payload
 
@@ -130,7 +130,7 @@ class Silence:
         """Put the last entry into the outbox and return it; None if the outbox has had it. Raises as Outbox."""
         if self.is_stored or self.entry is None:
             return None
-        stored = self.outbox.store(self.entry, [self.payload], self.closed_by, self.views)
+        stored = self.outbox.store(self.entry, [self.payload], self.closed_by, self.scope)
         self.is_stored = True
         return stored
 
@@ -175,7 +175,7 @@ class Silence:
             "payload": base64.b64encode(self.payload).decode(),
             "closed_by": self.closed_by,
             "taken": self.taken,
-            "views": pack_views(self.views),
+            **self.scope.to_document(),
         }
         try:
             self.outbox.files.replace(NAME, json.dumps(document).encode())

@@ -20,7 +20,7 @@ from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
-from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Stored, Views
+from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Entry, Outlet, Position
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
@@ -156,7 +156,7 @@ def test_an_older_writer_of_files_is_locked_out_by_open_before_the_first_entry(t
 def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batches(tmp_path: Path) -> None:
     outbox = Outbox(Local(tmp_path))
     for epoch, batch in ((1, 9), (2, 10), (2, 11)):
-        outbox.store(Position.of(micro_batch(epoch, batch)), [closed("a"), closed("b")], "watermark", {})
+        outbox.store(Position.of(micro_batch(epoch, batch)), [closed("a"), closed("b")], "watermark", Scope({}))
     found = Outbox(Local(tmp_path)).entries(newest=10)
     assert [(each.position.epoch, each.position.batch) for each in found] == [(1, 9), (2, 10)]
     finals = outbox.load(found[0])
@@ -175,19 +175,19 @@ def test_an_entry_that_comes_again_has_the_time_of_its_first_attempt(
         monkeypatch.setattr(clock, "now_ms", lambda now_ms=now_ms: now_ms)
         outbox = Outbox(Local(tmp_path))
         assert not outbox.entries(newest=8)
-        stored = outbox.store(Position.of(micro_batch(epoch, 9)), [closed("a")], "watermark", {})
+        stored = outbox.store(Position.of(micro_batch(epoch, 9)), [closed("a")], "watermark", Scope({}))
         assert stored.at_ms == 5_000
     (tmp_path / stored.name).write_bytes(b"damaged")
     outbox = Outbox(Local(tmp_path))
     assert not outbox.entries(newest=8)
-    assert outbox.store(Position.of(micro_batch(2, 9)), [closed("a")], "watermark", {}).at_ms == 200_000
-    assert outbox.store(Position.of(micro_batch(2, 10)), [closed("a")], "watermark", {}).at_ms == 200_000
+    assert outbox.store(Position.of(micro_batch(2, 9)), [closed("a")], "watermark", Scope({})).at_ms == 200_000
+    assert outbox.store(Position.of(micro_batch(2, 10)), [closed("a")], "watermark", Scope({})).at_ms == 200_000
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, -1])
 def test_a_damaged_entry_is_named(tmp_path: Path, keep: int) -> None:
     outbox = Outbox(Local(tmp_path))
-    stored = outbox.store(Position.of(micro_batch(1, 9)), [closed("a")], "watermark", {})
+    stored = outbox.store(Position.of(micro_batch(1, 9)), [closed("a")], "watermark", Scope({}))
     file = tmp_path / stored.name
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=stored.name):
@@ -602,3 +602,79 @@ def dying(remove: Callable[[Local, str], None]) -> Callable[[Local, str], None]:
         remove(files, name)
 
     return removed
+
+
+Term = Callable[..., Outlets]
+
+
+@pytest.fixture
+def term(tmp_path: Path, request: pytest.FixtureRequest) -> Term:
+    """Outlets by their names, one term after another."""
+
+    def start(epoch: int, committed: int, **memories: Memory) -> Outlets:
+        common = {"kind": "parquet", "retry_for": 100}
+        sections = [{**common, "name": name, "path": f"/nowhere/{name}"} for name in memories]
+        settings = make_settings(tmp_path, outlets=sections)
+        outbox = Outbox(Local(tmp_path))
+        made = Outlets(settings, outbox, epoch, lambda each: memories[each.name], Watcher(), committed=committed)
+        made.start()
+        request.addfinalizer(made.close)
+        return made
+
+    return start
+
+
+def test_an_outlet_that_is_added_or_renamed_begins_with_what_becomes_final_after_that(term: Term) -> None:
+    one, two, three = Memory(), Memory(), Memory()
+    two.is_away = True
+    made = term(1, -1, one=one, two=two)
+    made.publish(micro_batch(1, 0), [closed("a")])
+    made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    made.close()
+    assert one.keys == ["a", "i"]
+    made = term(2, 0, two=two, three=three)  # `one` is called `three` now
+    made.publish(micro_batch(2, 1, 10), [closed("b")])
+    made.close()
+    assert three.keys == ["b"]
+    two.is_away = False
+    made = term(3, 1, two=two, three=three)
+    assert all(each.lacks_at_most(0, 30) for each in made.deliveries)
+    assert (two.keys, three.keys) == (["a", "i", "b"], ["b"])
+
+
+def test_an_outlet_that_is_added_after_a_silence_does_not_get_what_the_silence_has_closed(
+    term: Term, tmp_path: Path
+) -> None:
+    one, two = Memory(), Memory()
+    made = term(1, -1, one=one)
+    made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    made.close()
+    made = term(2, 0, one=one, two=two)
+    made.publish(micro_batch(2, 1, 10), [closed("b")])
+    assert all(each.lacks_at_most(0, 30) for each in made.deliveries)
+    assert (one.keys, two.keys) == (["i", "b"], ["b"])
+    assert json.loads((tmp_path / "outlets" / "silence").read_text())["payload"] == ""
+
+
+def test_what_only_an_outlet_lacks_that_the_settings_no_longer_have_is_removed(term: Term, tmp_path: Path) -> None:
+    gone, other = Memory(), Memory()
+    gone.is_away = True
+    made = term(1, -1, gone=gone)
+    made.publish(micro_batch(1, 0), [closed("a")])
+    made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])
+    made.close()
+    made = term(2, 0, other=other)
+    assert not Outbox(Local(tmp_path)).entries(newest=9)
+    made.publish(micro_batch(2, 1, 10), [closed("b")])
+    assert other.keys == ["b"]
+    assert json.loads((tmp_path / "outlets" / "silence").read_text())["payload"] == ""
+
+
+def test_an_entry_of_an_older_version_is_for_all_outlets(term: Term, tmp_path: Path) -> None:
+    one, two = Memory(), Memory()
+    Outbox(Local(tmp_path)).store(Position.of(micro_batch(1, 0)), [closed("a")], "watermark", Scope(DEVICE_VIEW))
+    made = term(2, 0, one=one, two=two)
+    assert all(each.lacks_at_most(0, 30) for each in made.deliveries)
+    assert (one.keys, two.keys) == (["a"], ["a"])
