@@ -157,6 +157,73 @@ MUTATIONS = (
         (_UNIT + "test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start",),
     ),
     Mutation(
+        "outlet-silence-not-again",
+        "the entry of a silence that could not be stored is not stored before the next batch",
+        "what silence has closed on a full disk is in no outlet",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "        self._store_beside()\n        if self._committed is not None",
+                "        if self._committed is not None",
+            ),
+        ),
+        (
+            _UNIT
+            + "test_what_silence_has_closed_leaves_before_all_that_follows_if_its_entry_could_not_be_stored_at_once",
+        ),
+    ),
+    Mutation(
+        "outlet-correction-twice",
+        "the entry of a silence forgets which corrected values were taken",
+        "outlets have corrected values twice after a crash and a silence",
+        ("P1",),
+        (Edit("service/outlets/silence.py", '"idle", self.taken, scope)', '"idle", "", scope)'),),
+        (_UNIT + "test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_their_file",),
+    ),
+    Mutation(
+        "outlet-correction-other-views",
+        "corrected values leave with the views that the service has when it takes them",
+        "outlets lack corrected values of views that have changed since",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "scope = replace(self._scope, views=views or self._scope.views)",
+                "scope = replace(self._scope, views=self._scope.views or views)",
+            ),
+        ),
+        (_UNIT + "test_corrected_values_leave_with_the_views_that_they_were_computed_with",),
+    ),
+    Mutation(
+        "outlet-measure-removed",
+        "windows that were open when their measure was removed leave",
+        "outlets have final values with a part of their readings",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "begins_ms.get(pair, ENDLESS_MS)",
+                "begins_ms.get(pair, 0)",
+            ),
+        ),
+        (_UNIT + "test_a_window_whose_measure_left_its_view_while_it_was_open_does_not_leave",),
+    ),
+    Mutation(
+        "outlet-added-gets-waiting",
+        "an outlet that is added gets the entries that wait for another one",
+        "an outlet that is renamed has rows twice",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/publication.py",
+                "if outlets is None or each.options.name in outlets]",
+                "if True]",
+            ),
+        ),
+        (_UNIT + "test_an_outlet_that_is_added_or_renamed_begins_with_what_becomes_final_after_that",),
+    ),
+    Mutation(
         "outlet-correction-lost",
         "a correction does not leave its values for the outlets",
         "outlets keep values that lack the late readings, and Redis has them",
