@@ -167,7 +167,7 @@ class ViewChanges:
         if others:
             what = f"[{'], ['.join(others)}] changed, too; a running service takes changes of [[views]] only"
             raise SettingsError(what, remedy="Set them back and send SIGHUP again, or restart the service")
-        if settings.views != current.views:  # else the query's own start analyses them: a normal start does it once
+        if settings.views != current.views:  # else the start of the query analyses them
             self._require(settings)
         self._settings, self._refusal = current.model_copy(update={"views": settings.views}), None
         self._metrics.note("views", "")
