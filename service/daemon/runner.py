@@ -199,7 +199,7 @@ class Runner:
                 cleanup.callback(term.outlets.close)
                 self.metrics.outlets.watch(term.outlets.progress)
                 term.outlets.start()
-            parts.activity_log.query_starts(epoch, position)
+            parts.activity_log.query_starts(epoch, position, settings.views)
             self._run_of(term, parts).run(idle_closer, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:

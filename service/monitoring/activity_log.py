@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from service import clock
@@ -15,7 +16,7 @@ from service.units import format_duration, format_time
 if TYPE_CHECKING:
     from service.checkpoint.logs import Position
     from service.pipeline.builder import BatchReport
-    from service.settings import Settings
+    from service.settings import Settings, View
 
 _FORMATS = {"avro": "Avro", "json": "JSON", "json-schema": "JSON Schema", "protobuf": "Protobuf"}
 EVERY_S = 60.0
@@ -45,8 +46,11 @@ class ActivityLog:
         self._rejects: Counter[str] = Counter()
         self._latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
 
-    def query_starts(self, epoch: int, position: "Position | None") -> None:
-        """Log what is read and published; of a later query in the same process only where it continues."""
+    def query_starts(self, epoch: int, position: "Position | None", views: "Sequence[View]") -> None:
+        """Log what is read and published; of a later query in the same process only where it continues.
+
+        `views` are those that the query computes: the settings file may have others by now than at the start of the process.
+        """
         with self._lock:
             self._starts += 1
             starts = self._starts
@@ -59,7 +63,6 @@ class ActivityLog:
             )
             return
         kafka, redis = self._settings.kafka, self._settings.redis
-        views = ", ".join(f"{view.name} ({view.length})" for view in self._settings.views)
         _log.info(
             "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
             "under the prefix %s. Rejects go to %s",
@@ -67,7 +70,7 @@ class ActivityLog:
             _named("topic", kafka.topics),
             kafka.bootstrap,
             place,
-            views,
+            ", ".join(f"{view.name} ({view.length})" for view in views),
             redis_client.address(redis),
             redis.prefix,
             ", ".join(kafka.rejects_topic(topic) for topic in kafka.topics),

@@ -57,14 +57,16 @@ def log(settings: Settings, caplog: pytest.LogCaptureFixture) -> ActivityLog:
     return ActivityLog(settings)
 
 
-def test_a_start_names_what_is_read_from_where_and_what_is_published_to_where(log: ActivityLog, caplog: Any) -> None:
-    log.query_starts(7, None)
+def test_a_start_names_what_is_read_from_where_and_what_is_published_to_where(
+    log: ActivityLog, settings: Settings, caplog: Any
+) -> None:
+    log.query_starts(7, None, settings.views)
     assert messages(caplog) == [
         "Reading JSON records of the topics readings, more from Kafka at kafka:9092, from the earliest offsets (the checkpoint "
         "/var/lib/tidemark is new). Publishing the views all (1 m), rooms (5 m), sessions and devices to Redis at redis:6380/0 "
         "under the prefix fleet. Rejects go to readings.rejects, more.rejects"
     ]
-    log.query_starts(7, Position(12, {}, is_repeated=True))
+    log.query_starts(7, Position(12, {}, is_repeated=True), settings.views[:1])
     assert messages(caplog) == [
         "The query starts again from batch 12 of the checkpoint /var/lib/tidemark, which is repeated, in epoch 7, start 2"
     ]
