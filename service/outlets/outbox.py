@@ -190,12 +190,12 @@ class Outbox:
                 found.append(self._stored(name))
         return sorted(found, key=lambda stored: _order(stored.position))
 
-    def remove(self, stored: Stored) -> None:
-        """Remove an entry that every outlet has."""
+    def remove(self, name: str) -> None:
+        """Remove an entry that was written under a name, and that every outlet has, or another entry has taken."""
         try:
-            self.files.remove(stored.name)
+            self.files.remove(name)
         except OSError as error:
-            what = f"{self.files}/{stored.name}: {error}"
+            what = f"{self.files}/{name}: {error}"
             raise unusable(what, remedy=RESTORE) from error
 
     def _stored(self, name: str) -> Stored:

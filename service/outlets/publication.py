@@ -167,7 +167,7 @@ class Outlets:
                 scope = replace(self._scope, views=views or self._scope.views)
                 self._silence.take(committed, name, payload, scope)
                 self._store_beside()
-            self._outbox.files.remove(f"{FOLDER}/{name}")
+            self._outbox.remove(f"{FOLDER}/{name}")
 
     def _store_beside(self) -> None:
         """Have the last entry beside a batch delivered if it is not in the outbox yet.
@@ -219,7 +219,7 @@ class Outlets:
             del self._lacking[stored.name]
             self._beside = stored.name if stored.position.part else self._beside
         try:
-            self._outbox.remove(stored)
+            self._outbox.remove(stored.name)
         except TidemarkError as error:  # it is found at the next start, and every outlet has it
             _log.warning("An entry that every outlet has cannot be removed: %s", error)
 

@@ -164,7 +164,7 @@ def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batc
     assert finals.windows["key"].to_pylist() == ["a", "b"]
     assert finals.sessions.num_rows == 0
     for each in found:
-        outbox.remove(each)
+        outbox.remove(each.name)
     assert not outbox.entries(newest=10)
 
 
