@@ -88,7 +88,10 @@ class Scope:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "Scope":
-        """Return the scope of a document, which an older version wrote without outlets. Raises ValueError or TypeError."""
+        """Return the scope of a document, which an older version wrote without outlets.
+
+        Raises KeyError, ValueError, TypeError or AttributeError for a damaged one.
+        """
         views = {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in document["views"].items()}
         outlets = document.get("outlets")
         return cls(views, None if outlets is None else tuple(outlets))
@@ -214,12 +217,13 @@ class Outbox:
             (length,) = _LENGTH.unpack_from(content)
             header: dict[str, Any] = json.loads(content[_LENGTH.size : _LENGTH.size + length])
             _position(header)
+            Scope.parse(header)
             at, payloads = _LENGTH.size + length, list[bytes]()
             for size in header["sizes"]:
                 payloads.append(content[at : at + size])
                 at += size
             return header, payloads
-        except (ValueError, KeyError, TypeError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
             raise self._damaged(name, error) from error
 
     def _damaged(self, name: str, error: Exception) -> CheckpointError:

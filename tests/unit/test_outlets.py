@@ -194,6 +194,20 @@ def test_a_damaged_entry_is_named(tmp_path: Path, keep: int) -> None:
         outbox.load(stored)
 
 
+@pytest.mark.parametrize(("member", "damaged"), [("views", []), ("views", {"device": 1}), ("outlets", 7)])
+def test_an_entry_with_a_damaged_header_is_named_at_the_start(tmp_path: Path, member: str, damaged: object) -> None:
+    outbox = Outbox(Local(tmp_path))
+    stored = outbox.store(Position.of(micro_batch(1, 9)), [closed("a")], "watermark", Scope({}))
+    file = tmp_path / stored.name
+    content = file.read_bytes()
+    size = int.from_bytes(content[:4], "little")
+    header = json.dumps({**json.loads(content[4 : 4 + size]), member: damaged}).encode()
+    file.write_bytes(len(header).to_bytes(4, "little") + header + content[4 + size :])
+    with pytest.raises(CheckpointError, match=stored.name):
+        outbox.entries(newest=9)
+    assert not outbox.entries(newest=8), "an entry that comes again is removed all the same"
+
+
 class Memory:
     """An outlet in memory that is away, or waits, when it is told to."""
 

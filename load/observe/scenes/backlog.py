@@ -17,7 +17,8 @@ BACKLOG = 110 * MAX_PER_BATCH
 BACKLOG_S = 60
 """Age of the oldest record when it is sent: less than max_delay + max_ahead, the distance of the watermark."""
 MAX_HOLD = "2 m"
-"""The backlog holds the watermark for 32 s by more than a quarter of it, and by 76 s at most."""
+"""TidemarkWatermarkHeld fires at a quarter of it. The backlog holds the watermark back by up to 76 s, for 32 s by more than that
+quarter."""
 RETENTION_MS = 110_000
 BEHIND_S = 250
 BEHIND = 50
