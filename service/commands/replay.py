@@ -272,7 +272,7 @@ def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coor
         begin[where] = min(int(mark.details["from"]), begin.get(where, int(mark.details["from"])))
     sent: dict[Coordinates, Mark] = {}
     places = {_origin(mark): place for place, mark in taken.items()}
-    for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin):
+    for message in scan.messages(kafka, sorted({topic for topic, _ in begin}), begin=begin, uncommitted=True):
         for name, text in scan.headers(message):
             if name == ORIGIN and text is not None and text in places:
                 place = places[text]

@@ -30,13 +30,14 @@ def messages(
     since_ms: int | None = None,
     begin: Mapping[tuple[str, int], int] | None = None,
     watch: Watch | None = None,
+    uncommitted: bool = False,
 ) -> Generator[Message, None, None]:
     """Yield the records of the topics up to their present ends, partitions interleaved; topics that do not exist are ignored.
 
     With `since_ms`, each partition begins at its first record of that time or later. With `begin`, (topic, partition) -> offset,
     only those partitions are read, from those offsets. Raises SourceError.
     """
-    consumer = clients.consumer(kafka)
+    consumer = clients.consumer(kafka, uncommitted=uncommitted)
     try:
         ends, total = _assign(consumer, names, since_ms, begin)
         read = 0

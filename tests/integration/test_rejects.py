@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
@@ -184,6 +185,28 @@ def test_no_header_of_a_records_own_hides_or_changes_its_reject(world: World, sh
         "replay", "--reason", "out_of_range", "--set", "temperature=1"
     )
     assert sorted(place for place, _ in world.sent()) == sorted(wanted)
+
+
+def test_what_a_killed_replay_has_sent_is_found_behind_a_transaction_that_is_still_open(
+    world: World, broker_server: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "SETTLE_S", 0.0)
+    place = world.reject(reading("d1", 1e9), "out_of_range")
+    at = Coordinates.parse(place)
+    options = {"bootstrap.servers": broker_server.bootstrap, "transactional.id": world.topic, "log_level": 0}
+    other = Producer(options)
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(world.topic, b"open", partition=0)
+    assert other.flush(30) == 0
+    mark = Mark(at, "replaying", {"from": world.offsets[0], "token": "5f"})
+    marks.write(world.settings.kafka, [mark])
+    world.producer.produce(world.topic, b"sent", partition=0, headers=[(ORIGIN, replay._origin(mark))])
+    assert world.producer.flush(30) == 0
+    output = world.tidemark("replay", "--force", place)
+    other.abort_transaction(30)
+    assert "1 of them are there, the others are open again" in output
+    assert "0 sent, 1 not" in output
 
 
 def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
