@@ -129,6 +129,25 @@ MUTATIONS = (
         (_REPUBLISH + "test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there",),
     ),
     Mutation(
+        "correction-twice",
+        "a late reading that was corrected is admitted with its record, too, when max_delay allows it now",
+        "a window counts it twice",
+        ("P1",),
+        (Edit("service/recompute/late.py", '{"late", *_NEVER_IN_VALUES}', "_NEVER_IN_VALUES"),),
+        (
+            "tests/unit/test_late.py::"
+            "test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_was_raised",
+        ),
+    ),
+    Mutation(
+        "correction-of-former-views",
+        "a correction ends as if the service had the views of its beginning",
+        "a view that was added meanwhile lacks late readings that are marked as corrected",
+        ("P1",),
+        (Edit("service/recompute/correct.py", "                self._require_views()\n", ""),),
+        (_CORRECT + "test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes",),
+    ),
+    Mutation(
         "correction-not-restored",
         "a republish leaves closed values as they are where a correction is lost",
         "late readings that are marked as corrected are in no value, for ever",

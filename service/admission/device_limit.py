@@ -59,6 +59,11 @@ def _load(name: str) -> Hashes:
     return kept[1]
 
 
+def was_reached(files: Files | Local) -> bool:
+    """Whether the state was ever full: the last list of devices is kept. Raises CheckpointError."""
+    return bool(files.names(FOLDER))
+
+
 @dataclass(slots=True)
 class DeviceLimit:
     """Counts the state's devices by bucket, on the driver, and makes the list. `limit` 0 is no limit."""

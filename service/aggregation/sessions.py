@@ -24,6 +24,13 @@ def rules(settings: Settings) -> Rules:
     )
 
 
+def longest_gap_ms(settings: Settings) -> int:
+    """Return the longest session gap: the last reading of an open session is less far behind the watermark."""
+    reference, sessions = settings.reference, settings.sessions
+    has_own_gaps = reference is not None and reference.session_gap is not None
+    return sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
+
+
 def delays(settings: Settings) -> Delays:
     """Return the settings of the watermark."""
     admission = settings.admission

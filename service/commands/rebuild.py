@@ -17,7 +17,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -25,6 +25,7 @@ from typing import Any
 
 from service import clock, failpoint
 from service.admission import column_values
+from service.aggregation.sessions import longest_gap_ms
 from service.checkpoint import beginnings, event_time, logs, manifest, resume, skips, view_versions
 from service.checkpoint.rebuilt import Folders, Record, Step
 from service.checkpoint.view_versions import Versions
@@ -40,10 +41,10 @@ from service.pipeline.batch_publisher import Sink
 from service.printing import counted
 from service.recompute import backfill_log, comparison, republish
 from service.recompute.comparison import Comparison
-from service.recompute.spans import longest_gap_ms
 from service.redis import link
 from service.redis.keys import Keys, shards
 from service.redis.link import Budget
+from service.rejects.fence import Fence
 from service.settings import Settings
 from service.spark.files import Local
 from service.units import format_time
@@ -82,7 +83,7 @@ def rebuild(settings: Settings, options: Options, say: Say) -> None:
 def undo(settings: Settings, say: Say) -> None:
     """Let the service go on from the checkpoint that it had before the switch. Raises TidemarkError."""
     folders = Folders.of(settings.service.checkpoint)
-    with _stopped(settings, say) as lease:
+    with _stopped(settings, say) as lease, closing(Fence(settings.redis)):
         folders.require_usable()
         if not folders.is_switched:
             what = f"{folders.used} is the checkpoint that the service had"
@@ -364,12 +365,14 @@ class _Rebuild:
 
     def _switch(self, lease: Lease) -> None:
         self._finish_event_time()
-        self._carry()
-        self.folders.settle(self.folders.used)
-        _mark(self.settings, lease.epoch, is_read_again=self._comparison is None or self._comparison.differences > 0)
-        failpoint.hit("rebuild_marked")
-        offline.confirm(lease, "The checkpoint is as it was")
-        self.folders.exchange()
+        with closing(Fence(self.settings.redis)):  # corrections and backfills leave what outlets lack in the folder
+            self._carry()
+            self.folders.settle(self.folders.used)
+            is_read_again = self._comparison is None or self._comparison.differences > 0
+            _mark(self.settings, lease.epoch, is_read_again=is_read_again)
+            failpoint.hit("rebuild_marked")
+            offline.confirm(lease, "The checkpoint is as it was")
+            self.folders.exchange()
         failpoint.hit("rebuild_switched")
         self.say(
             f"{self.folders.used} is the new checkpoint: start the service. {self.folders.beside} is the former one, "
@@ -396,13 +399,22 @@ class _Rebuild:
 
     def _carry(self) -> None:
         """Give the new checkpoint what belongs to the prefix and the outlets, not to the batches."""
-        for name in (backfill_log.FOLDER, outbox.FOLDER):  # in this order: a backfill moves entries to the outbox
-            with suppress(FileNotFoundError):
-                shutil.rmtree(self.folders.beside / name)
-            if (self.folders.used / name).exists():
-                shutil.copytree(self.folders.used / name, self.folders.beside / name)
+        before = None
+        while (found := self._left()) != before:  # what was fenced off may still finish its last step
+            before = found
+            for name in (backfill_log.FOLDER, outbox.FOLDER):
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(self.folders.beside / name)
+                for each in self.used.names(name):
+                    with suppress(FileNotFoundError):
+                        self.beside.replace(f"{name}/{each}", self.used.read(f"{name}/{each}"))
         self.beside.remove(starts.NAME)
         manifest.set_format(self.beside, self._versions().format)
+
+    def _left(self) -> list[tuple[str, int]]:
+        """Return the files of backfills and for outlets, with the times of their contents."""
+        places = [self.folders.used / name for name in (backfill_log.FOLDER, outbox.FOLDER)]
+        return sorted((str(path), path.stat().st_mtime_ns) for place in places for path in place.glob("[!.]*"))
 
     def _watermark_ms(self) -> int:
         return min(int(text or 0) for text in link.progress(self.settings.redis, "watermark"))

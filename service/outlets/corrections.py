@@ -3,7 +3,7 @@
     outlets/corrected-<run>-<n>     an entry: windows and sessions with their revisions, n of a run
 
 The service takes them between two batches, as parts of the last committed batch (service/outlets/silence.py). Each name occurs
-once. A correction that is cut off leaves its values again when it is repeated, with the same revisions and under another name.
+once. A correction that is cut off leaves its values again when it is repeated, with a larger revision and under another name.
 """
 
 import re
@@ -53,13 +53,22 @@ def names(outbox: Outbox) -> list[str]:
     return sorted(found, key=lambda name: tuple(map(int, name.split("-")[1:])))
 
 
-def with_revisions(table: pa.Table, stored: Sequence[tuple[int, int] | None], expired: int = 1) -> pa.Table:
-    """Return the rows that Redis has with as many readings, or has no more, with the revision there; `expired` for the latter.
+def corrected(table: pa.Table, stored: Sequence[tuple[int, int] | None], revision: int) -> pa.Table:
+    """Return the rows that Redis has with as many readings, or has no more, with a revision.
 
-    `stored` has revision and count of the key of each row, None for no key. A window that a correction has made has revision 0.
+    `stored` has revision and count of the key of each row, None for no key. The revision must be larger than any before, which
+    Redis may have forgotten: with the key, or with all of its data.
     """
+    return _kept(table, stored, np.full(table.num_rows, revision, np.int64))
+
+
+def with_revisions(table: pa.Table, stored: Sequence[tuple[int, int] | None]) -> pa.Table:
+    """Return the rows that Redis has with as many readings, or has no more, with the revision there, 0 for the latter."""
+    return _kept(table, stored, np.array([0 if each is None else each[0] for each in stored], np.int64))
+
+
+def _kept(table: pa.Table, stored: Sequence[tuple[int, int] | None], revisions: npt.NDArray[np.int64]) -> pa.Table:
     counts: npt.NDArray[np.int64] = table["count"].to_numpy()
     keep = [each is None or each[1] == count for each, count in zip(stored, counts, strict=True)]
-    revisions = np.array([expired if each is None else each[0] for each in stored], np.int64)
     column = pa.field(REVISION, pa.int64(), nullable=False)
     return table.append_column(column, pa.array(revisions)).filter(pa.array(keep, pa.bool_()))

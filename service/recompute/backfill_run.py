@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from service import clock, failpoint
 from service.admission.readings import REASONS
+from service.aggregation.sessions import longest_gap_ms
 from service.kafka import topics
 from service.outlets import corrections
 from service.outlets.outbox import views_of
@@ -23,7 +24,7 @@ from service.recompute.archive import Archive, Place
 from service.recompute.backfill_log import SESSIONS, WINDOWS, Log, Sessions
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.rebuild import Chosen, Span
-from service.recompute.spans import Reader, Records, around_ms, longest_gap_ms
+from service.recompute.spans import Reader, Records, around_ms
 from service.rejects.fence import Fence
 from service.spark.files import opened
 from service.units import format_time
@@ -199,10 +200,7 @@ class Run:
         """Store the values for the outlets, with the revisions that Redis has."""
         for start in range(0, max(windows.num_rows, sessions.num_rows), AT_ONCE):
             some = [table.slice(start, AT_ONCE) for table in (windows, sessions)]
-            rows = [
-                corrections.with_revisions(each, closed_sink.revisions(self._settings, each), expired=0)
-                for each in some
-            ]
+            rows = [corrections.with_revisions(each, closed_sink.revisions(self._settings, each)) for each in some]
             if any(table.num_rows for table in rows):
                 log.store(views_of(self._settings), *rows)
 

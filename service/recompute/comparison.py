@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from service.aggregation.sessions import longest_gap_ms
 from service.errors import SinkError
 from service.printing import counted
-from service.recompute.spans import longest_gap_ms
 from service.redis.keys import Keys, shards
 from service.redis.link import Budget, reader, server_id
 from service.settings import Settings

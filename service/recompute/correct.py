@@ -7,7 +7,7 @@
     4  compute the other windows and sessions from Kafka: admitted, earlier corrected and these late readings
     5  mark these late readings as `correcting`                                          service/rejects/marks.py
     6  write windows and sessions to Redis, over closed values only, `revision` grows    service/recompute/correct.lua
-    7  mark the late readings as `corrected`, for ever
+    7  mark the late readings as `corrected`, for ever, unless another run has begun, or the service has got a view since
 
 The next run finishes a run that was killed, for any span: it includes every reading marked `correcting`. It computes the same
 values, and does not write values that are in Redis already. A running daemon is not involved: it never
@@ -25,6 +25,8 @@ from pyspark.sql import SparkSession
 
 from service import failpoint
 from service.aggregation.sessions import rules
+from service.checkpoint import view_versions
+from service.errors import CheckpointError
 from service.outlets import corrections
 from service.outlets.outbox import Outbox, views_of
 from service.recompute import beside, closed_sink, correction, late, rebuild
@@ -103,7 +105,7 @@ def correct(
             say("no late reading is to be corrected")
             return Report()
         with beside.writing(settings, fence, spark) as (running, sink):
-            report = Correction(running, sink, log, dry=dry).run(todo)
+            report = Correction(running, sink, log, fence).run(todo)
     for line in report.lines():
         say(f"nothing is written; without --dry-run: {line}" if dry else line)
     return report
@@ -122,7 +124,7 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
         return Report()
     with closing(Fence(settings.redis)) as fence:
         sink = ClosedSink(settings, micro_batch, fence.number, servers, shard_marks)
-        return Correction(spark, sink, log, is_marking=False).run(todo)
+        return Correction(spark, sink, log, fence, is_marking=False).run(todo)
 
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:
@@ -133,14 +135,14 @@ def _is_restored(mark: Mark, from_ms: int) -> bool:
 class Correction:
     """One run. `log` has the late readings to correct and those in values.
 
-    With `dry`, nothing is written or marked, and the report counts each value that would be computed as written. Without
+    Without a fence nothing is written or marked, and the report counts each value that would be computed as written. Without
     `is_marking`, the late readings have their marks already.
     """
 
     def __init__(
-        self, spark: SparkSession, sink: ClosedSink, log: Log, *, dry: bool = False, is_marking: bool = True
+        self, spark: SparkSession, sink: ClosedSink, log: Log, fence: Fence | None, *, is_marking: bool = True
     ) -> None:
-        self._dry, self._is_marking = dry, is_marking and not dry
+        self._fence, self._is_marking = fence, is_marking and fence is not None
         self._settings, self._log = sink.settings, log
         self._sink, self._recomputation = beside.with_recomputation(spark, sink)
         self._report = Report()
@@ -203,8 +205,10 @@ class Correction:
         if ready.num_rows:
             self._mark("correcting", ready)
             self._write(correction.with_late(base.windows, fold(ready).windows), sessions.sessions, whole_ms)
-            if not self._dry:
+            if self._fence is not None:
                 self._sink.confirm()
+                self._fence.check()
+                self._require_views()
             failpoint.hit("corrected_before_marked")
             self._mark("corrected", ready)
             self._report.corrected += ready.num_rows
@@ -215,19 +219,31 @@ class Correction:
         settings, report = self._settings, self._report
         complete = windows.filter(pc.greater_equal(windows["start"], whole_ms))
         report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
-        if self._dry:
+        if self._fence is None:
             report.windows, report.sessions = report.windows + complete.num_rows, report.sessions + sessions.num_rows
             return
         final, closed = self._sink.write_values(complete, sessions)
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer
-        if settings.outlets:
+        if settings.outlets and self._is_marking:  # else they were left when the marks were made
             stored = closed_sink.revisions(settings, complete), closed_sink.revisions(settings, sessions)
             files = opened(self._recomputation.spark, settings.service.checkpoint)
-            rows = [corrections.with_revisions(*each) for each in zip((complete, sessions), stored, strict=True)]
             self._rounds += 1
+            revision, tables = self._fence.began_ms + self._rounds, (complete, sessions)
+            rows = [corrections.corrected(*each, revision) for each in zip(tables, stored, strict=True)]
             corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
+
+    def _require_views(self) -> None:
+        """Raise CheckpointError if the service has views or measures that this run does not know.
+
+        Their past is computed by service/recompute/fill.py, perhaps before these readings had the mark `correcting`.
+        """
+        settings = self._settings
+        served = view_versions.stored(settings, opened(self._recomputation.spark, settings.service.checkpoint))
+        if added := sorted(_columns(served) - _columns(settings)):
+            what = f"The service has got the view {added[0][0]} with {added[0][1]} since this run began"
+            raise CheckpointError(what, remedy="Run it again: it finishes what this run has begun, with that view")
 
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:
@@ -237,6 +253,11 @@ class Correction:
             self._settings.kafka,
             [Mark(place, state, {"event_ms": ms}) for place, ms in zip(late.places(table), times, strict=True)],
         )
+
+
+def _columns(settings: Settings) -> set[tuple[str, str]]:
+    """The views with windows, by name in keys, with their measures."""
+    return {(view.name, measure) for view in settings.closing_views for measure in settings.view_measures(view)}
 
 
 def _first(readings: pa.Table) -> dict[str, int]:

@@ -27,8 +27,8 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.recompute import past, rebuild
-from service.recompute.rebuild import Chosen, Source, Span
-from service.recompute.spans import Reader, around_ms, records_of
+from service.recompute.rebuild import Chosen, Recomputation, Span
+from service.recompute.spans import Part, Reader, around_ms
 from service.settings import EVENTS, Settings, ViewVersion
 from service.units import format_time
 
@@ -87,18 +87,19 @@ class Filler:
         until_ms = max(max(view.incomplete.values()) for view in views)
         reader = self._reader(settings, committed, until_ms)
         all_of_it = reader.source((from_ms, until_ms))
+        # A correction that puts more readings into values sees the new views before it ends (service/recompute/correct.py).
+        run = past.recomputation(term, reader.settings)
+        decided = past.decided(run)
         begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
         for span in reader.parts((begins_ms, until_ms)):
             began_s = clock.monotonic_s()
-            source, whole_from_ms, outcome = self._span(reader, views, span, sink)
-            windows, begins_ms = (
-                windows + outcome.windows,
-                max(begins_ms, whole_from_ms if whole_from_ms > span[0] else 0),
-            )
+            read = reader.read(run, span, decided)
+            windows += self._write(run, read, views, span, sink).windows
+            begins_ms = max(begins_ms, read.whole_from_ms if read.whole_from_ms > span[0] else 0)
             if self._job.is_ending:
                 return {}
             failpoint.hit("half_filled")
-            self._job.rest(records_of(source) / settings.service.fill_rate - (clock.monotonic_s() - began_s))
+            self._job.rest(read.records / settings.service.fill_rate - (clock.monotonic_s() - began_s))
         if is_last:
             # A device's attributes may have changed since: then its readings are in windows of other keys now, and a window that
             # had no other readings is not computed.
@@ -114,22 +115,18 @@ class Filler:
             self._reached[view.name] = watermark_ms
         return {view.name: Filled(view.incomplete, begins_ms if begins_ms > from_ms else 0) for view in views}
 
-    def _span(
-        self, reader: Reader, views: Sequence[ViewVersion], span: Span, sink: Sink
-    ) -> tuple[Source, int, Outcome]:
-        """Publish the windows that begin in a span of event time. Also returns what was read, and from when on it is whole."""
-        source = reader.source(span)
-        run = past.recomputation(self.term, reader.settings)
-        admitted, whole_from_ms = past.admitted(run, source)
+    def _write(self, run: Recomputation, read: Part, views: Sequence[ViewVersion], span: Span, sink: Sink) -> Outcome:
+        """Publish the windows that begin in a span of event time, of what was read for them."""
         only = {
-            (view.name, measure): (max(span[0], whole_from_ms), min(span[1], ms))
+            (view.name, measure): (max(span[0], read.whole_from_ms), min(span[1], ms))
             for view in views
             for measure, ms in view.incomplete.items()
         }
-        closed = rebuild.closed_values(run, admitted, reader.committed.watermark_ms, whole_from_ms, Chosen(only))
+        watermark_ms = sink.micro_batch.watermark_ms
+        closed = rebuild.closed_values(run, read.admitted, watermark_ms, read.whole_from_ms, Chosen(only))
         outcome = builder.write_on_executors(closed.frame, sink, whole=False)
         self.term.metrics.fills(outcome)
-        return source, whole_from_ms, outcome
+        return outcome
 
     def _reader(self, settings: Settings, committed: MicroBatch, until_ms: int) -> Reader:
         around = settings.admission.max_ahead_ms, around_ms(settings)

@@ -21,6 +21,7 @@ PLACE = ("topic", "partition", "offset")
 IN_VALUES = ("correcting", "corrected")
 """States of late readings that are in values in Redis, or are being written there."""
 
+_NEVER_IN_VALUES = frozenset({"too_many_devices", "duplicate"})
 _ANY_DELAY_MS = 1 << 50
 _RECORD = pa.schema(
     [
@@ -50,7 +51,7 @@ class Log:
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  the readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
+    refused  the readings that admission alone would admit, or would with other settings: late, of too many devices, duplicates
     """
 
     rejects: Mapping[Coordinates, Reject]
@@ -92,11 +93,14 @@ def in_values(settings: Settings) -> Log | None:
     return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
-def duplicates(settings: Settings) -> Mapping[Coordinates, Refusal]:
-    """Return the duplicates, which no value has. Raises SourceError."""
-    if not settings.admission.distinct:
+def refused(settings: Settings, *, was_full: bool) -> Mapping[Coordinates, Refusal]:
+    """Return the duplicates, and the readings of too many devices, which no value has. Raises SourceError.
+
+    `was_full` says whether the limit on devices was ever reached: without need the rejects topic, which may be long, is not read.
+    """
+    if not settings.admission.distinct and not was_full:
         return {}
-    found = (reject for reject in reject_log.read(settings.kafka) if reject.reason == "duplicate")
+    found = (reject for reject in reject_log.read(settings.kafka) if reject.reason in _NEVER_IN_VALUES)
     return {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in found}
 
 
@@ -107,9 +111,8 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
     refused: dict[Coordinates, Refusal] = {}
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
     for reject in reject_log.read(settings.kafka):
-        if reject.reason in {"too_many_devices", "duplicate"} or (
-            reject.reason == "late" and readings.BEHIND in reject.detail
-        ):
+        # Also those that were too late for max_delay: with a larger one now, admission would add them a second time.
+        if reject.reason in {"late", *_NEVER_IN_VALUES}:
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
         if reject.reason != "late":
             continue

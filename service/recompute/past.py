@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from service.admission import column_values
+from service.admission import column_values, device_limit
 from service.pipeline.term import Term
 from service.recompute import late, rebuild
 from service.recompute.late import Log, Refusal
@@ -56,21 +56,31 @@ def recomputation(term: Term, settings: Settings) -> Recomputation:
 
 
 def decisions(run: Recomputation, log: Log | None) -> Decisions:
-    """Return the decisions that a log of late rejects has; without one only duplicates are left out. Raises SourceError."""
+    """Return the decisions that a log of late rejects has.
+
+    Without one, what the stream refused for being late is not left out. Raises SourceError, CheckpointError.
+    """
     if log is None:
-        return Decisions(late.duplicates(run.settings))
+        was_full = device_limit.was_reached(Files(run.spark, run.settings.service.checkpoint))
+        return Decisions(late.refused(run.settings, was_full=was_full))
     in_values = {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in log.in_values()}
     rows = late.plain(late.admitted(run, log.in_values())[0]) if in_values else None
     return Decisions(log.refused, rows, log.gone_ms + 1, in_values)
 
 
-def admitted(run: Recomputation, source: Source, decided: Decisions | None = None) -> tuple[DataFrame, int]:
+def decided(run: Recomputation) -> Decisions:
+    """Return the decisions of now: readings that were behind the watermark are admitted, unless a correction has run.
+
+    Raises SourceError and CheckpointError.
+    """
+    return decisions(run, late.in_values(run.settings))
+
+
+def admitted(run: Recomputation, source: Source, decided: Decisions) -> tuple[DataFrame, int]:
     """Return the rows of `readings.admit` of a range of offsets, and the event time (ms) from which they lack no reading.
 
-    Without `decided`, readings that were behind the watermark are admitted, unless a correction has run. Raises SourceError and
-    CheckpointError.
+    Raises CheckpointError.
     """
-    decided = decided or decisions(run, late.in_values(run.settings))
     return decided.admit(
         run, rebuild.records(run.spark, run.settings, source, refused=decided.refused), source.whole_from_ms
     )

@@ -93,7 +93,7 @@ def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
     rules = settings.sessions
     ages = [view.retain_ms + view.window_ms for view in settings.closing_views]
     # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
-    ages.append(rules.retain_ms + rules.max_duration_ms + 2 * rules.gap_ms)
+    ages.append(rules.retain_ms + rules.max_duration_ms + 2 * sessions.longest_gap_ms(settings))
     return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
 
 

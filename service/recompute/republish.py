@@ -37,6 +37,7 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame
 
 from service import clock
+from service.aggregation.sessions import longest_gap_ms
 from service.checkpoint import beginnings, skips, topic_log
 from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch, parse_offsets
@@ -48,7 +49,6 @@ from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.publication.covered import Covered
 from service.recompute import correct, past, rebuild
-from service.recompute.spans import longest_gap_ms
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import Reply
@@ -333,7 +333,7 @@ class Republisher:
             text = "These records cannot be read again: %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
         run = past.recomputation(self.term, settings)
-        admitted, whole_from_ms = past.admitted(run, source)
+        admitted, whole_from_ms = past.admitted(run, source, past.decided(run))
         closed = rebuild.closed_values(run, admitted, watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("Closed values", outcome, closed.unrecoverable)

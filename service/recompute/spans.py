@@ -32,7 +32,7 @@ class Records(Protocol):
     """Where the records of the past are."""
 
     def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
-        """Cut a span into parts of some seconds of work, without those that have no records."""
+        """Cut a span into parts of some seconds of work; corrected readings may begin in one that has no records."""
 
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
         """Return the admitted readings of values that begin in a span."""
@@ -65,7 +65,7 @@ class Reader:
         return rebuild.readable(self.spark, self.settings, self.committed, begin_ms, until_ms)
 
     def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
-        """Cut a span into parts of some seconds of work, without those that have no records; the newest first, if not asked else.
+        """Cut a span into parts of some seconds of work; the newest first, if not asked else.
 
         Each is read with what is around it, so a part is not much shorter than that.
         """
@@ -97,20 +97,13 @@ def halves(
             middle_ms = (begin_ms + end_ms) // 2
             both = [(begin_ms, middle_ms), (middle_ms, end_ms)]
             waiting += reversed(both) if oldest_first else both
-        elif many:
+        elif begin_ms < end_ms:
             yield begin_ms, end_ms
 
 
 def around_ms(settings: Settings) -> int:
     """Return how much later than its window's start a reading may reach the broker."""
     return max((view.window_ms for view in settings.closing_views), default=0) + settings.admission.max_delay_ms + 1
-
-
-def longest_gap_ms(settings: Settings) -> int:
-    """Return the longest session gap: the last reading of an open session is less far behind the watermark."""
-    reference, sessions = settings.reference, settings.sessions
-    has_own_gaps = reference is not None and reference.session_gap is not None
-    return sessions.max_duration_ms if has_own_gaps else sessions.gap_ms
 
 
 def records_of(source: Source) -> int:

@@ -1,15 +1,19 @@
 """The fence of commands that apply rejects (corrections and replays): only the run that began last may continue.
 
-Each run writes a random number to every shard when it begins, and an older run finds another number in its next step. If two
-begin at once, each may find the other's number in one shard: then both end. The fence needs no renewal and no wait: a killed
-run blocks no other run. A counter would begin again in a Redis that lost its data, and an older run could find its own number
-there.
+Each run writes a number to every shard when it begins, and an older run finds another number in its next step. If two begin at
+once, each may find the other's number in one shard: then both end. The fence needs no renewal and no wait: a killed run blocks
+no other run.
+
+The number has the time, and a random part: a counter would begin again in a Redis that lost its data, and an older run could find
+its own number there. It is larger than that of the run before, because what runs leave for the outlets is taken in the order of
+their numbers.
 """
 
 import secrets
 from contextlib import ExitStack
 from functools import partial
 
+from service import clock
 from service.errors import FencedError
 from service.redis.keys import shards
 from service.redis.link import reader
@@ -18,10 +22,11 @@ from service.settings import Redis
 _REMEDY = (
     "Only one may run at a time. The other run finishes what this one has begun; run the command again for the rest"
 )
+_RANDOM_BITS = 20
 
 
 class Fence:
-    """The fence of one run; `number` is the run's own."""
+    """The fence of one run; `number` is the run's own, and `began_ms` the time in it, larger than that of any run before."""
 
     def __init__(self, options: Redis) -> None:
         """Fence every run that began earlier. Raises SinkError."""
@@ -30,7 +35,9 @@ class Fence:
             (keys.correction, *self._stack.enter_context(reader(options, keys, "the fence of corrections and replays")))
             for keys in shards(options)
         ]
-        self.number = secrets.randbits(62)
+        before = [int(budget.attempt(partial(client.get, key)) or 0) for key, client, budget in self._shards]
+        self.began_ms = max(clock.now_ms(), *(1 + (number >> _RANDOM_BITS) for number in before))
+        self.number = self.began_ms << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
         for key, client, budget in self._shards:
             budget.attempt(partial(client.set, key, self.number))
 

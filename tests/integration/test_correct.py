@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ from load.servers.redis import Redis
 from load.servers.server_process import PATIENCE
 from schemas import contract
 from service import failpoint
+from service.checkpoint import view_versions
 from service.cli import main
-from service.errors import FencedError, SinkError
+from service.errors import CheckpointError, FencedError, SinkError
 from service.failpoint import InjectedError, Plan, Point
 from service.recompute import correct, republish
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates
+from service.spark.files import Local
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
@@ -278,6 +281,27 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
     assert world.redis.hget(key, "count") == before[key.removeprefix(f"{world.prefix}:")]["count"]
     world.redis.hset(key, "end", end)
     assert world.states(places) == ["correcting"] * len(LATE)
+    assert world.correct().corrected == len(LATE)
+    world.assert_right()
+
+
+def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world: Correcting) -> None:
+    places = world.term(*BASE, *LATE)[-len(LATE) :]
+    settings, log = world.settings, view_versions.Log(Local(Path(world.settings.service.checkpoint)))
+    served = view_versions.begun(settings)
+    view = served.views[0].model_copy(update={"name": "new", "of": "new", "incomplete": {"temperature": 1}})
+    write = marks.write
+
+    def added(kafka: Any, entries: list[Mark]) -> None:
+        write(kafka, entries)
+        log.write(0, replace(served, views=(*served.views, view)))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(marks, "write", added)
+        with pytest.raises(CheckpointError, match=r"got the view new with \w+ since this run began.*Run it again"):
+            world.correct()
+    assert world.states(places) == ["correcting"] * len(LATE)
+    log.write(0, served)
     assert world.correct().corrected == len(LATE)
     world.assert_right()
 

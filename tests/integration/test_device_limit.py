@@ -41,6 +41,13 @@ def test_a_flood_of_ids_disturbs_no_device_that_is_known(
     assert {key.rsplit(":", 1)[1] for key in world.redis.scan_iter(world.key("device:*"))} == set(known)
     assert all(int(value["count"]) == 3 for name, value in world.values().items() if name.startswith("session:"))
 
+    # What Redis loses comes back as it was.
+    before = set(world.values())
+    world.lose()
+    world.term(*readings(known, 2.5))
+    assert set(world.values()) == before
+    assert all(int(value["count"]) == 4 for name, value in world.values().items() if name.startswith("session:"))
+
     # A batch that is published and not committed is repeated with the same note; without a limit all are admitted.
     admission = world.settings.admission.model_copy(update={"max_devices": 0})
     world.settings = world.settings.model_copy(update={"admission": admission})

@@ -17,7 +17,7 @@ from load.servers.kafka import Broker
 from load.servers.postgres import Postgres
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
-from service import failpoint, settings
+from service import clock, failpoint, settings
 from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
@@ -307,6 +307,7 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     world = Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets)
     world.term(*BASE, *LATE)
     assert world.assert_right().compared["outlet files"] > 50
+    began_ms = clock.now_ms()
     assert world.correct().corrected == len(LATE)
     outbox = Outbox(Local(world.folder / "checkpoint"))
     assert [outbox.read(f"outlets/{name}")[1] for name in corrections.names(outbox)] == [views_of(world.settings)]
@@ -315,7 +316,8 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     verdict = world.assert_right()
     assert min(verdict.compared[name] for name in ("outlet files", "outlet sessions")) > 5
     corrected = [row for row in rows(tmp_path / "windows") if row["revision"]]
-    assert {row["key"] for row in corrected if row["view"] == "device"} == {"d0", "d1", "m"}
+    assert {row["key"] for row in corrected if row["view"] == "device"} == {"d0", "d1", "d2", "m", "n"}
+    assert min(row["revision"] for row in corrected) > began_ms
     merged = {row["device"] for row in rows(tmp_path / "sessions") if row["closed_by"] == "merged"}
     assert merged == {"m", "p"}
 

@@ -216,6 +216,28 @@ def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: 
         assert rebuilding.beside.read("backfill/log.json") == b"{}"
 
 
+def test_a_backfill_that_ends_while_its_entries_are_carried_loses_none(
+    rebuilding: Rebuilding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores an entry, notes it in its log, and moves it to where the service looks: all of that may come between."""
+    used, read = rebuilding.used, Local.read
+    used.replace("backfill/key.json", b"before")
+    used.replace("backfill/key-000000", b"entry")
+
+    def meanwhile(self: Local, name: str) -> bytes:
+        content = read(self, name)
+        if name.startswith("backfill/") and used.names("backfill") != ["key.json"]:
+            used.replace("backfill/key.json", b"after")
+            used.move("backfill/key-000000", "outlets/corrected-7-000000")
+        return content
+
+    monkeypatch.setattr(Local, "read", meanwhile)
+    rebuilding.command()._carry()
+    beside = rebuilding.beside
+    assert (beside.names("backfill"), beside.names("outlets")) == (["key.json"], ["corrected-7-000000"])
+    assert read(beside, "backfill/key.json") == b"after"
+
+
 def test_a_second_command_does_nothing_while_the_first_has_the_lease_of_the_rebuild(rebuilding: Rebuilding) -> None:
     rebuilding.publishes(10, 20)
     command = rebuilding.command()

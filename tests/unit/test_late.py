@@ -1,8 +1,18 @@
-"""Which late readings a correction is about."""
+"""Which late readings a correction is about, and which records a recomputation leaves out."""
 
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.admission import device_limit
+from service.recompute import late
 from service.recompute.late import Log
+from service.rejects import marks, reject_log
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates, Reject
+from service.spark.files import Local
+from tests.stream.records import make_settings
 
 STATES: tuple[State, ...] = ("open", "correcting", "corrected", "replaying", "replayed")
 
@@ -23,3 +33,33 @@ def test_what_is_to_be_corrected() -> None:
     assert [each.offset for each in log().todo(again=False)] == [0, 1, 5, 11]
     assert [each.offset for each in log().todo(again=True)] == [0, 1, 2, 5, 11]
     assert [reject.place.offset for reject in log().in_values()] == [1, 2, 11, 12]
+
+
+def reject(offset: int, reason: str, detail: str = "") -> Reject:
+    return Reject(place(offset), reason, detail, offset, 1, 1, None, b"", ())
+
+
+@pytest.mark.parametrize(("state", "span"), [("corrected", (0, 0)), ("correcting", (0, 0)), ("open", (None, None))])
+def test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_was_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State, span: Any
+) -> None:
+    """Every recomputation adds the corrected rows to the records of the topic, so these must be without them."""
+    one = reject(
+        7, "late", "event time 1 ms, broker time 7200001 ms: 7200000 ms behind, limit 1 h (admission.max_delay)"
+    )
+    monkeypatch.setattr(reject_log, "read", lambda *_: iter([one]))
+    monkeypatch.setattr(marks, "read", lambda *_: {one.place: Mark(one.place, state, {})})
+    log = late.read(make_settings(tmp_path), *span)
+    assert one.place in log.rejects
+    assert one.place in log.refused
+
+
+def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rejects = [reject(1, "too_many_devices"), reject(2, "duplicate"), reject(3, "bad_json")]
+    monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
+    settings, files = make_settings(tmp_path), Local(tmp_path)
+    assert not late.refused(settings, was_full=device_limit.was_reached(files))
+    files.replace(f"{device_limit.FOLDER}/4", b"")
+    assert late.refused(settings, was_full=device_limit.was_reached(files)).keys() == {place(1), place(2)}

@@ -543,7 +543,7 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     made.publish(micro_batch(1, 0), [closed("a")])
     outbox = Outbox(Local(tmp_path))
     better = finals_of(closed("a", "b", "c", count=5)).windows
-    rows = corrections.with_revisions(better, [(1, 5), None, (1, 6)])  # Redis has more readings of c
+    rows = corrections.corrected(better, [(1, 5), None, (1, 6)], 1_790_000_000)  # Redis has more readings of c
     corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made.publish(micro_batch(1, 1, 10), [])
     name, content = "corrected-7-000001", outbox.files.read
@@ -559,7 +559,11 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
         for entry in memory.entries
         for row in entry.rows.to_pylist()
     ]
-    assert found == [("a", 2, 0, "watermark"), ("a", 5, 1, "watermark"), ("b", 5, 1, "watermark")]
+    assert found == [
+        ("a", 2, 0, "watermark"),
+        ("a", 5, 1_790_000_000, "watermark"),
+        ("b", 5, 1_790_000_000, "watermark"),
+    ]
 
 
 @pytest.mark.parametrize(("views", "expected"), [(DEVICE_VIEW, ["a"]), ({}, [])])

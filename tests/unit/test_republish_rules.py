@@ -21,7 +21,7 @@ from service.publication.rows import (
 from service.recompute.rebuild import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.redis.keys import Keys
-from service.settings import View
+from service.settings import Reference, View
 from tests.outputs import MINUTE, T0, settings, window_table
 
 COMMITTED = MicroBatch(0, 7, T0, {"readings": {0: 0, 1: 0}}, {"readings": {0: 100, 1: 50}})
@@ -173,6 +173,15 @@ def test_reading_begins_before_the_oldest_value_that_is_kept() -> None:
         oldest_session = T0 - made.sessions.retain_ms - made.sessions.gap_ms - made.sessions.max_duration_ms
         assert whole_from_ms + made.sessions.gap_ms <= oldest_session
         assert needed_from_ms(made, 1000) == 0
+
+
+def test_reading_begins_earlier_if_devices_have_gaps_of_their_own() -> None:
+    made = settings("redis://127.0.0.1:1")
+    kept = made.sessions.model_copy(update={"retain_ms": 10**9, "max_duration_ms": 10**6, "gap_ms": 1_000})
+    made = made.model_copy(update={"sessions": kept})
+    reference = Reference(url="jdbc:postgresql://db/fleet", query="select 1", session_gap="gap")
+    own = made.model_copy(update={"reference": reference})
+    assert needed_from_ms(made, T0) - needed_from_ms(own, T0) == 2 * (10**6 - 1_000)
 
 
 def made_windows(*starts: int) -> Rows:
