@@ -133,7 +133,15 @@ MUTATIONS = (
         "a late reading that was corrected is admitted with its record, too, when max_delay allows it now",
         "a window counts it twice",
         ("P1",),
-        (Edit("service/recompute/late.py", '{"late", *_NEVER_IN_VALUES}', "_NEVER_IN_VALUES"),),
+        (
+            Edit(
+                "service/recompute/late.py",
+                "            late[reject.place] = reject\n"
+                "            # Its row is added to those of the topic, where a larger max_delay would admit it a second time.\n"
+                "            refused[reject.place] = Refusal(reject.reason, reject.broker_ms)\n",
+                "            late[reject.place] = reject\n",
+            ),
+        ),
         (
             "tests/unit/test_late.py::"
             "test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_was_raised",

@@ -51,7 +51,7 @@ class Log:
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  the readings that admission alone would admit, or would with other settings: late, of too many devices, duplicates
+    refused  `rejects`, and readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
     """
 
     rejects: Mapping[Coordinates, Reject]
@@ -111,8 +111,7 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
     refused: dict[Coordinates, Refusal] = {}
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
     for reject in reject_log.read(settings.kafka):
-        # Also those that were too late for max_delay: with a larger one now, admission would add them a second time.
-        if reject.reason in {"late", *_NEVER_IN_VALUES}:
+        if reject.reason in _NEVER_IN_VALUES or (reject.reason == "late" and readings.BEHIND in reject.detail):
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
         if reject.reason != "late":
             continue
@@ -123,6 +122,8 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
             span.add(reject.place)
         if within or reject.place in applied:
             late[reject.place] = reject
+            # Its row is added to those of the topic, where a larger max_delay would admit it a second time.
+            refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
     gone = [int(known[place].details.get("event_ms", -1)) for place in applied - late.keys()]
     return Log(late, span, known, max(gone, default=-1), refused)
 
