@@ -3,8 +3,8 @@
     python -m load.image [--json FILE]
 
 The report has `built` (by what), `demo` and the exit statuses of other programs, `size_mb` of the files in the image and in the
-demo's, and `manifests_valid` for all overlays and the compose file. Programs run with a read-only root, without capabilities and
-without a network.
+demo's, and `manifests_valid` for all overlays and the compose file. Programs run with a read-only root, with the compose file's
+folders in memory, without capabilities and without a network.
 Exit status: 0 if all of it is as it should be, 1 if something is not, an error's own status when there is no image.
 """
 
@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from load.image.build import build, check_tools, make_base
 from load.image.container import Container, Ran
@@ -67,14 +69,22 @@ def report() -> dict[str, Any]:
         if ran.status != status:
             failed.append(f"{name}: status {ran.status}, {status} expected; " + ran.output[-2_000:])
 
-    with Container(image, {"/tmp": "512m", "/var/lib/tidemark": "64m"}) as container:  # noqa: S108
+    folders = compose_folders()
+    with Container(image, {**folders, "/var/lib/tidemark": "size=64m"}) as container:
         result["size_mb"] = container.size_mb()
         for name, (words, status) in expected.items():
             note(name, container.run(*words, seconds=SHORT_S * PATIENCE), status)
-    with Container(demo_image, {"/tmp": "3g"}) as container:  # noqa: S108
+    with Container(demo_image, folders) as container:
         result["demo_size_mb"] = container.size_mb()
         note("demo", container.run(*DEMO, seconds=DEMO_S * PATIENCE), 0)
     return {**result, "failed": failed}
+
+
+def compose_folders() -> dict[str, str]:
+    """Return the folders in memory that the compose file gives a container of the image: path -> options of `--tmpfs`."""
+    ours: dict[str, list[str]] = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["x-tidemark"]
+    parts = (each.partition(":") for each in ours["tmpfs"])
+    return {path: f"{options},size=3g".removeprefix(",") for path, _, options in parts}
 
 
 def manifest_problems() -> list[str]:

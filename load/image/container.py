@@ -1,7 +1,8 @@
 """Run a command in an image as a container runs it: its own mounts, processes and network, the image's user and environment.
 
-The root is read-only, and only the given folders are writable. The network has a loopback interface and nothing else, so a
-command that downloads anything fails.
+The root is read-only, and only the given folders are writable. As in Docker and Podman, no program or library in them can be run
+or loaded unless `exec` is among their options. The network has a loopback interface and nothing else, so a command that downloads
+anything fails.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 from load.image.build import buildah
 
-# $1 the image's root, $2 user and group, $3 the working directory; then `path size` of writable folders up to `--`, then
+# $1 the image's root, $2 user and group, $3 the working directory; then `path options` of writable folders up to `--`, then
 # the command.
 _ENTER = r"""
 root=$1 user=$2 folder=$3; shift 3
@@ -31,7 +32,7 @@ for name in null zero full random urandom; do touch "$root/dev/$name"; mount --b
 ln -s /proc/self/fd "$root/dev/fd"
 mkdir "$root/dev/shm"; mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
 echo "127.0.0.1 localhost tidemark" > "$root/dev/hosts"; mount --bind "$root/dev/hosts" "$root/etc/hosts"
-while [ "$1" != -- ]; do mount -t tmpfs -o "mode=700,uid=$user,gid=$user,size=$2" tmpfs "$root$1"; shift 2; done
+while [ "$1" != -- ]; do mount -t tmpfs -o "$2" tmpfs "$root$1"; shift 2; done
 shift
 cd "$root"
 exec chroot "$root" setpriv --reuid "$user" --regid "$user" --clear-groups --no-new-privs --bounding-set=-all \
@@ -47,8 +48,16 @@ class Ran:
     output: str
 
 
+def mount_options(given: str, user: str) -> str:
+    """Return the options of mount for a tmpfs: the defaults of Docker's and Podman's `--tmpfs`, then the given ones.
+
+    Of options that contradict each other, such as `noexec` and `exec`, mount takes the last.
+    """
+    return ",".join(filter(None, ("rw,noexec,nosuid,nodev", f"mode=700,uid={user},gid={user}", given)))
+
+
 class Container:
-    """A context: a container of an image, mounted. `writable` are its volumes: path -> size of a tmpfs."""
+    """A context: a container of an image, mounted. `writable` are its volumes: path -> options of a tmpfs (`size=1g,exec`)."""
 
     def __init__(self, image: str, writable: Mapping[str, str]) -> None:
         self._writable = dict(writable)
@@ -70,8 +79,8 @@ class Container:
         """Run the entry point with arguments, or with the image's own; SIGKILL to all of it after `seconds` (status 124)."""
         command = [*self.config["Entrypoint"], *(words or self.config.get("Cmd", ()))]
         variables = dict(each.split("=", 1) for each in self.config["Env"])
-        volumes = [word for path, size in self._writable.items() for word in (path, size)]
         user = self.config["User"].split(":")[0]
+        volumes = [word for path, given in self._writable.items() for word in (path, mount_options(given, user))]
         enter: Sequence[str] = [
             *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"),
             *(

@@ -54,6 +54,14 @@ def test_images_have_versions_and_all_of_ours_are_one_without_root_or_a_writable
         assert (SERVICES[name]["read_only"], SERVICES[name]["cap_drop"]) == (True, ["ALL"])
 
 
+def test_java_can_load_native_libraries_from_the_temporary_folder() -> None:
+    """Docker's default for a tmpfs is noexec: RocksDB, snappy and zstd then end with UnsatisfiedLinkError."""
+    for name in OURS:
+        [folder] = SERVICES[name]["tmpfs"]
+        path, _, options = folder.partition(":")
+        assert (path, "exec" in options.split(",")) == ("/tmp", True), name  # noqa: S108
+
+
 def test_ports_are_published_on_loopback_only() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert [each for each in ports if not each.startswith("127.0.0.1:")] == []

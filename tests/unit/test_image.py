@@ -1,10 +1,17 @@
 """What the image is built from: its lock, the files it copies, its user. `make image` builds it and runs programs in it."""
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from load.image.__main__ import compose_folders
 from load.image.build import CONTAINERFILE
+from load.image.container import mount_options
 from load.manifests.render import FOLDER, OVERLAYS, render
 from service.spark.places import ROOT
 
@@ -72,3 +79,26 @@ def test_the_last_stage_runs_as_the_user_of_the_manifests() -> None:
         if document["kind"] == "Deployment"
     ]
     assert {(each["runAsUser"], each["runAsGroup"]) for each in specs} == {(10001, 10001)}
+
+
+@pytest.mark.parametrize(("given", "runs"), [("size=1m", False), ("size=1m,exec", True), (None, True)])
+def test_a_folder_in_memory_runs_a_program_only_if_its_options_say_so(
+    given: str | None, runs: bool, tmp_path: Path
+) -> None:
+    """As Docker mounts it. None are the compose file's options."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("mounts need root and unshare")
+    options = mount_options(compose_folders()["/tmp"] if given is None else given, "10001")  # noqa: S108
+    script = 'mount -t tmpfs -o "$1" tmpfs "$2" || exit 9; cp /bin/true "$2/program"; "$2/program"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", options, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 9:
+        pytest.skip(f"this machine does not mount: {done.stderr}")
+    assert done.returncode == (0 if runs else 126), done.stderr
+
+
+def test_documented_containers_can_run_what_is_in_their_temporary_folder() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    folders = [each for page in pages for each in re.findall(r"--tmpfs[ =](/[^\s`]+)", page.read_text())]
+    assert folders
+    assert [each for each in folders if "exec" not in each.split(":")[-1].split(",")] == []
