@@ -50,6 +50,13 @@ def pods(overlay: str) -> Iterator[tuple[dict[str, str], dict[str, Any]]]:
                 yield part["labels"], part["template"]["spec"]
 
 
+def spark_pods(overlay: str) -> Iterator[dict[str, Any]]:
+    """Specifications of the pods with driver or executors."""
+    for labels, spec in pods(overlay):
+        if labels["app.kubernetes.io/component"] in {"service", "executor"}:
+            yield spec
+
+
 def containers(overlay: str) -> Iterator[dict[str, Any]]:
     for _, spec in pods(overlay):
         yield from spec["containers"]
@@ -154,6 +161,23 @@ def test_secrets_are_files_and_none_is_in_a_manifest(overlay: str) -> None:
     assert [path for path in named if not path.startswith(f"{SECRETS}/")] == []
     for each in containers(overlay):
         assert {"name": "secrets", "mountPath": SECRETS, "readOnly": True} in each["volumeMounts"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_of_the_service_leaves_a_lost_node_after_half_a_minute(overlay: str) -> None:
+    tolerations = [spec.get("tolerations", []) for spec in spark_pods(overlay)]
+    found = [{each["key"]: each["tolerationSeconds"] for each in part} for part in tolerations]
+    wanted = {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
+    assert found
+    assert [each for each in found if each != wanted] == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_pod_of_the_service_logs_json_from_the_start_of_its_jvm(overlay: str) -> None:
+    """The JVM of a driver starts before the settings are read, and an executor's JVM never reads them."""
+    found = [each.get("env", []) for spec in spark_pods(overlay) for each in spec["containers"]]
+    assert found
+    assert [each for each in found if {"name": "TIDEMARK_LOG", "value": "json"} not in each] == []
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
