@@ -228,6 +228,14 @@ def test_every_selector_selects_a_pod(overlay: str) -> None:
             assert [each for each in [spec["podSelector"], *inside] if not selects(each)] == []
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_dashboard_reaches_redis_the_service_and_prometheus(overlay: str) -> None:
+    rules = only(overlay, "NetworkPolicy", "tidemark-dashboard")["spec"]["egress"]
+    peers = {port["port"]: rule.get("to") for rule in rules for port in rule["ports"]}
+    assert peers.keys() == {53, 6379, 9400, 9090}
+    assert peers[9090] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
 def test_the_service_monitor_selects_the_service_and_its_port() -> None:
     monitor, service = only("standby", "ServiceMonitor")["spec"], only("standby", "Service")
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
