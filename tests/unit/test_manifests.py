@@ -8,6 +8,7 @@ import copy
 import os
 import re
 import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -241,6 +242,80 @@ def test_the_service_monitor_selects_the_service_and_its_port() -> None:
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["endpoints"][0]["port"] in [each["name"] for each in service["spec"]["ports"]]
     assert monitor["jobLabel"] in service["metadata"]["labels"]
+
+
+def relabelled(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str]:
+    """Labels after rules of the action `replace`, as Prometheus applies them."""
+    for rule in rules:
+        value = rule.get("separator", ";").join(labels.get(name, "") for name in rule["sourceLabels"])
+        match = re.fullmatch(rule.get("regex", "(.*)"), value)
+        if match is not None:
+            replacement = rule.get("replacement", "$1").replace("$", "\\")
+            labels = {**labels, rule["targetLabel"]: match.expand(replacement)}
+    return labels
+
+
+def scraped(namespace: str, pipeline: str | None) -> dict[str, str]:
+    """The labels of a metric of a pod that the ServiceMonitor selects; None for a process with one pipeline."""
+    monitor, service = only("standby", "ServiceMonitor")["spec"], only("standby", "Service")
+    [endpoint] = monitor["endpoints"]
+    # The Prometheus operator sets these two before the relabelings of an endpoint.
+    target = {"namespace": namespace, "job": service["metadata"]["labels"][monitor["jobLabel"]], "instance": "pod"}
+    labels = relabelled(target, endpoint.get("relabelings", []))
+    own = {"pipeline": pipeline} if pipeline is not None else {}
+    return relabelled({**labels, **own}, endpoint.get("metricRelabelings", []))
+
+
+def test_each_pipeline_of_each_namespace_has_a_job_of_its_own() -> None:
+    assert [scraped(*each)["job"] for each in (("a", None), ("b", None), ("b", "hours"), ("b", "minutes"))] == [
+        "a/tidemark",
+        "b/tidemark",
+        "b/tidemark/hours",
+        "b/tidemark/minutes",
+    ]
+
+
+def test_the_service_monitor_joins_the_pipeline_to_the_job_as_prometheus_yml_does() -> None:
+    [job] = yaml.safe_load((FOLDER.parent / "prometheus.yml").read_text())["scrape_configs"]
+    [endpoint] = only("standby", "ServiceMonitor")["spec"]["endpoints"]
+    camel = [
+        {re.sub("_(.)", lambda found: found[1].upper(), name): value for name, value in rule.items()}
+        for rule in job["metric_relabel_configs"]
+    ]
+    assert endpoint["metricRelabelings"] == camel
+
+
+def test_an_alert_names_the_namespace_and_the_pipeline_that_it_is_about(tmp_path: Path) -> None:
+    """One of two pipelines does not run, and the only one of another namespace: the others hide neither."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    values = {("a", None): 1, ("b", None): 0, ("c", "hours"): 0, ("c", "minutes"): 1}
+    series = []
+    for where, value in values.items():
+        labels = ", ".join(f'{name}="{text}"' for name, text in scraped(*where).items())
+        partition = f'{labels}, topic="r", partition="0"'
+        series += [
+            {"series": f"tidemark_query_running{{{labels}}}", "values": f"{value}x60"},
+            # Both pipelines of `c` read one topic: the expression of TidemarkRetention joins by job and topic.
+            {"series": f"tidemark_retention_headroom_seconds{{{partition}}}", "values": f"{10 + value * 1000}x60"},
+            {"series": f'tidemark_retention_seconds{{{labels}, topic="r"}}', "values": "1000x60"},
+        ]
+    expected = [
+        {"labels": f'{{job="{job}", alertname="{alert}"}}', "value": 1}
+        for job in ("b/tidemark", "c/tidemark/hours")
+        for alert in ("TidemarkNotRunning", "TidemarkRetention")
+    ]
+    query = 'group by (job, alertname) (ALERTS{alertstate="firing"})'
+    test = {
+        "interval": "10s",
+        "input_series": series,
+        "promql_expr_test": [{"expr": query, "eval_time": "9m", "exp_samples": expected}],
+    }
+    file = tmp_path / "test.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(rules.SOURCE)], "evaluation_interval": "10s", "tests": [test]}))
+    done = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
