@@ -222,8 +222,8 @@ MUTATIONS = (
         "deploy/submit sends passwords with the rest of its environment",
         "the master keeps them in its recovery directory",
         ("P9",),
-        (Edit("deploy/submit", "TIDEMARK_*PASSWORD=?* | TIDEMARK_*URL=*://*:*@*)", "no)"),),
-        ("tests/integration/test_supervise.py::test_a_submission_with_a_secret_in_its_environment_is_refused",),
+        (Edit("deploy/submit", "if value and (found or", "if False and (found or"),),
+        ("tests/unit/test_deploy_scripts.py::test_a_submission_with_a_secret_in_a_variable_is_refused",),
     ),
     Mutation(
         "connections-unbounded",
