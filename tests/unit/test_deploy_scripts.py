@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.spark.places import ROOT
+from service.spark.places import DEPLOY, ROOT
 
 SPARK_SUBMIT = """#!{python}
 import json, os, sys
@@ -129,3 +129,19 @@ def test_a_submission_does_not_depend_on_other_variables_of_the_shell(scripts: S
     """A value of several lines was taken for several variables, and exported names of the script's own were unset."""
     plain = scripts.submitted()
     assert scripts.submitted(**{name: value}) == plain
+
+
+def test_paths_are_right_with_an_exported_cdpath(scripts: Scripts, tmp_path: Path) -> None:
+    """`cd` prints the folder then."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "deploy").symlink_to(DEPLOY)
+    done = scripts.run(
+        *("deploy/submit", "folder/tidemark.toml", "--master", MASTER), cwd=tmp_path, CDPATH=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    arguments, environment = json.loads(done.stdout)
+    assert arguments[-4:] == [
+        *(str(tmp_path / "deploy" / "daemon.py"), "", "--config"),
+        str(tmp_path / "folder" / "tidemark.toml"),
+    ]
+    assert environment["LOG4J_CONFIGURATION_FILE"] == str(tmp_path / "deploy" / "log4j2.properties")
