@@ -5,9 +5,12 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,3 +148,77 @@ def test_paths_are_right_with_an_exported_cdpath(scripts: Scripts, tmp_path: Pat
         str(tmp_path / "folder" / "tidemark.toml"),
     ]
     assert environment["LOG4J_CONFIGURATION_FILE"] == str(tmp_path / "deploy" / "log4j2.properties")
+
+
+class _Page(BaseHTTPRequestHandler):
+    """A web page of Spark's that answers /json/, with the server's document."""
+
+    def do_GET(self) -> None:
+        assert isinstance(self.server, _Pages)
+        self.server.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.server.document).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Print no line for each request."""
+
+
+class _Pages(ThreadingHTTPServer):
+    document: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Page)
+        self.asked: list[str] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def pages() -> Iterator[_Pages]:
+    with _Pages() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+DRIVER = {"id": "driver-1", "state": "RUNNING", "worker": "worker-1", "starttime": "1700000000000"}
+ALIVE = {"url": MASTER, "status": "ALIVE", "aliveworkers": 1, "activedrivers": [DRIVER], "completeddrivers": []}
+
+
+def test_the_status_of_drivers_is_that_of_the_masters_page_and_no_proxy_is_asked(
+    scripts: Scripts, pages: _Pages
+) -> None:
+    pages.document = ALIVE
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
+    done = scripts.run("deploy/driver", "status", f"{pages.url}/", **proxies)
+    assert (done.returncode, pages.asked) == (0, ["/json/"]), done.stderr
+    assert done.stdout.splitlines() == [
+        f"{MASTER} ALIVE, workers: 1",
+        "driver-1 RUNNING on worker-1, submitted 2023-11-14T22:13:20Z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "what"),
+    [
+        ({"id": "worker-1", "masterurl": MASTER, "cores": 4}, "the page of a worker"),
+        ({"data": []}, "not the page of a master"),
+        ([1], "not the page of a master"),
+        ({**ALIVE, "activedrivers": None}, "not the page of a master"),
+    ],
+)
+def test_another_page_than_a_masters_is_an_error_with_its_remedy(
+    scripts: Scripts, pages: _Pages, document: object, what: str
+) -> None:
+    pages.document = document
+    done = scripts.run("deploy/driver", "status", pages.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"tidemark: {pages.url}: this is {what}. Name the master's page, such as http://HOST:8080\n"
+
+
+def test_no_master_is_an_error_with_its_reason(scripts: Scripts) -> None:
+    done = scripts.run("deploy/driver", "status", "http://127.0.0.1:9")
+    assert done.returncode == 1
+    assert done.stderr.startswith("tidemark: http://127.0.0.1:9: no master answers there: ")
