@@ -1,7 +1,7 @@
 """The runbook has an answer to everything that the alert rules can raise, the operator reference to every exit status."""
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -49,6 +49,17 @@ def test_every_alert_has_its_row_and_asks_for_metrics_that_exist(rule: dict[str,
 
 def test_every_row_has_its_alert() -> None:
     assert set(re.findall(r"^\| `(Tidemark\w+)` \|", RUNBOOK, re.MULTILINE)) == {rule["alert"] for rule in RULES}
+
+
+def test_logrotate_rotates_the_drivers_two_logs_and_none_of_their_copies() -> None:
+    [line] = re.findall(r"^    (/\S+/work/driver-.*) \{$", RUNBOOK, re.MULTILINE)
+    folder = "/var/lib/tidemark/work/driver-20261120212803-0000"
+
+    def rotated(name: str) -> bool:
+        return any(PurePath(f"{folder}/{name}").match(pattern) for pattern in line.split())
+
+    names = ("stdout", "stderr", "stdout.1", "stderr.1", "stderr.1.gz", "stderr-20261126")
+    assert [name for name in names if rotated(name)] == ["stdout", "stderr"]
 
 
 def exposed() -> set[str]:
