@@ -4,6 +4,7 @@ Under spark-submit the JVM already runs with that file (`--properties-file`) and
 which take precedence. In plain Python and in tests this module starts the JVM, with the same file.
 """
 
+import logging
 import os
 import secrets
 import sys
@@ -21,6 +22,8 @@ from service.spark import files, java
 from service.spark.home import home
 from service.spark.jars import class_path
 from service.spark.places import DEPLOY
+
+_log = logging.getLogger(__name__)
 
 DEFAULTS = DEPLOY / "spark-defaults.conf"
 
@@ -161,8 +164,17 @@ def build(
         raise SetupError(
             what, remedy="It needs a JDK 17 or 21 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
+    context: Any = spark.sparkContext
+    warn_of_noexec(context._jvm.java.lang.System.getProperty("java.io.tmpdir"))
     _suit(spark, settings, {**given, **wanted})
     return spark
+
+
+def warn_of_noexec(folder: str) -> None:
+    """Warn if no library can be loaded from Java's temporary folder: Spark's error would name a method of RocksDB or Snappy."""
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        text = "%s is mounted with noexec, and Spark loads RocksDB, Snappy and Zstandard from there. Mount it with exec, or %s"
+        _log.warning(text, folder, "start with SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER")
 
 
 def of_pipeline(spark: SparkSession, settings: Settings) -> SparkSession:

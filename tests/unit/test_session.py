@@ -1,8 +1,10 @@
 """What the Spark session is told that depends on the machine."""
 
+import os
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -17,6 +19,7 @@ from service.spark.session import (
     master_of,
     parallelism,
     unix_sockets,
+    warn_of_noexec,
 )
 
 BIND = """
@@ -100,3 +103,16 @@ def test_a_driver_does_its_tasks_itself_where_it_is_told_to(more: dict[str, str]
 def test_where_tasks_are_done_is_said_in_one_of_two_words() -> None:
     with pytest.raises(SettingsError, match=r"spark\.tidemark\.tasks = 'local' is neither `executors` nor `driver`"):
         master_of({TASKS: "local"})
+
+
+def test_a_temporary_folder_from_which_no_library_can_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    flags = 0
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    warn_of_noexec(str(tmp_path))
+    assert not caplog.messages
+    flags = os.ST_NOEXEC
+    warn_of_noexec(str(tmp_path))
+    assert f"{tmp_path} is mounted with noexec" in caplog.text
+    assert "-Djava.io.tmpdir=" in caplog.text
