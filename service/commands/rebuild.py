@@ -365,12 +365,15 @@ class _Rebuild:
 
     def _switch(self, lease: Lease) -> None:
         self._finish_event_time()
-        with closing(Fence(self.settings.redis)):  # corrections and backfills leave what outlets lack in the folder
+        with closing(
+            Fence(self.settings.redis)
+        ) as fence:  # corrections and backfills leave what outlets lack in the folder
             self._carry()
             self.folders.settle(self.folders.used)
             is_read_again = self._comparison is None or self._comparison.differences > 0
             _mark(self.settings, lease.epoch, is_read_again=is_read_again)
             failpoint.hit("rebuild_marked")
+            fence.check()
             offline.confirm(lease, "The checkpoint is as it was")
             self.folders.exchange()
         failpoint.hit("rebuild_switched")
@@ -414,7 +417,11 @@ class _Rebuild:
     def _left(self) -> list[tuple[str, int]]:
         """Return the files of backfills and for outlets, with the times of their contents."""
         places = [self.folders.used / name for name in (backfill_log.FOLDER, outbox.FOLDER)]
-        return sorted((str(path), path.stat().st_mtime_ns) for place in places for path in place.glob("[!.]*"))
+        found = []
+        for path in (path for place in places for path in place.glob("[!.]*")):
+            with suppress(FileNotFoundError):
+                found.append((str(path), path.stat().st_mtime_ns))
+        return sorted(found)
 
     def _watermark_ms(self) -> int:
         return min(int(text or 0) for text in link.progress(self.settings.redis, "watermark"))

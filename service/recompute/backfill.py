@@ -68,7 +68,5 @@ def _chosen(settings: Settings, views: Sequence[str]) -> Settings:
         what = f"--view {unknown[0]}: there is no view with windows of this name"
         raise SettingsError(what, remedy=f"Views: {', '.join(sorted(known))}")
     chosen = tuple(view for view in settings.closing_views if not views or view.of in views)
-    if filling := [view.of for view in chosen if view.is_marked]:
-        what = f"The service computes the past of the view {filling[0]} at this moment"
-        raise SettingsError(what, remedy="Run it again when `tidemark views list` shows the view as complete")
+    beside.require_complete(chosen)
     return settings if not views else settings.model_copy(update={"views": chosen})

@@ -68,6 +68,7 @@ class Log:
             remedy = "Remove it: the backfill then begins again, and outlets get its values again"
             raise CheckpointError(what, remedy=remedy) from error
         log._move()
+        log.run = run  # behind entries of runs that came between
         return log
 
     def store(self, views: Views, windows: pa.Table, sessions: pa.Table) -> None:

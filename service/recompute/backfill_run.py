@@ -164,7 +164,7 @@ class Run:
             failpoint.hit("half_backfilled")
             log.begin()
             if settings.outlets:
-                self._store(windows, sessions, log)
+                self._store(windows, sessions, log, self._fence)
             self._fence.check()
         if kind == WINDOWS:
             rejected = self._decided.rejected(part)
@@ -196,11 +196,14 @@ class Run:
             self._report.poorer += written.poorer
         sink.confirm()
 
-    def _store(self, windows: pa.Table, sessions: pa.Table, log: Log) -> None:
-        """Store the values for the outlets, with the revisions that Redis has."""
+    def _store(self, windows: pa.Table, sessions: pa.Table, log: Log, fence: Fence) -> None:
+        """Store the values for the outlets, the changed ones with a new revision."""
         for start in range(0, max(windows.num_rows, sessions.num_rows), AT_ONCE):
             some = [table.slice(start, AT_ONCE) for table in (windows, sessions)]
-            rows = [corrections.with_revisions(each, closed_sink.revisions(self._settings, each)) for each in some]
+            rows = [
+                corrections.backfilled(each, closed_sink.revisions(self._settings, each), fence.began_ms)
+                for each in some
+            ]
             if any(table.num_rows for table in rows):
                 log.store(views_of(self._settings), *rows)
 

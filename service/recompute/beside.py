@@ -1,6 +1,6 @@
 """Commands that write closed values beside the running service: the session, the sink and the recomputation that they share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from service.admission import catalogs, column_values
 from service.checkpoint import view_versions
-from service.errors import ReferenceDataError
+from service.errors import ReferenceDataError, SettingsError
 from service.pipeline import batch_report, failure
 from service.recompute import closed_sink
 from service.recompute.closed_sink import ClosedSink
@@ -17,9 +17,16 @@ from service.reference import snapshots
 from service.reference.attributes import SERVING, Attributes
 from service.reference.folder import snapshot_folder
 from service.rejects.fence import Fence
-from service.settings import Settings
+from service.settings import Settings, View
 from service.spark import session
 from service.spark.files import Files
+
+
+def require_complete(views: Iterable[View]) -> None:
+    """Raise SettingsError if the service computes the past of a view: it would write over what is written beside it."""
+    if filling := [view.of for view in views if view.is_marked]:
+        what = f"The service computes the past of the view {filling[0]} at this moment"
+        raise SettingsError(what, remedy="Run it again when `tidemark views list` shows the view as complete")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from service import failpoint
 from service.aggregation.sessions import rules
 from service.checkpoint import view_versions
-from service.errors import CheckpointError
+from service.errors import CheckpointError, FencedError, SinkError
 from service.outlets import corrections
 from service.outlets.outbox import Outbox, views_of
 from service.recompute import beside, closed_sink, correction, late, rebuild
@@ -105,6 +105,7 @@ def correct(
             say("no late reading is to be corrected")
             return Report()
         with beside.writing(settings, fence, spark) as (running, sink):
+            beside.require_complete(sink.settings.closing_views)
             report = Correction(running, sink, log, fence).run(todo)
     for line in report.lines():
         say(f"nothing is written; without --dry-run: {line}" if dry else line)
@@ -124,7 +125,10 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
         return Report()
     with closing(Fence(settings.redis)) as fence:
         sink = ClosedSink(settings, micro_batch, fence.number, servers, shard_marks)
-        return Correction(spark, sink, log, fence, is_marking=False).run(todo)
+        try:
+            return Correction(spark, sink, log, fence, is_marking=False).run(todo)
+        except FencedError as error:  # by a command: the daemon is not fenced, and tries again
+            raise SinkError(str(error), remedy="It is tried again") from error
 
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:

@@ -87,7 +87,7 @@ class Filler:
         until_ms = max(max(view.incomplete.values()) for view in views)
         reader = self._reader(settings, committed, until_ms)
         all_of_it = reader.source((from_ms, until_ms))
-        # A correction that puts more readings into values sees the new views before it ends (service/recompute/correct.py).
+        # No correction begins beside this one, and an earlier one ends with an error if it sees the new views (correct.py).
         run = past.recomputation(term, reader.settings)
         decided = past.decided(run)
         begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0

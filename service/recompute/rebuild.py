@@ -215,7 +215,12 @@ def records(
         )
 
     parts = [between(*part) for part in skips.stretches(chosen.begin, chosen.end, spans)]
-    return without(reduce(DataFrame.union, parts), settings, refused)
+    return without(reduce(DataFrame.union, parts), settings, [place for place in refused if _is_in(chosen, place)])
+
+
+def _is_in(chosen: Source, place: Coordinates) -> bool:
+    begin, end = (each.get(place.topic, {}).get(place.partition, 0) for each in (chosen.begin, chosen.end))
+    return begin <= place.offset < end
 
 
 def without(records: DataFrame, settings: Settings, refused: Collection[Coordinates]) -> DataFrame:

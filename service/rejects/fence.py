@@ -23,10 +23,14 @@ _REMEDY = (
     "Only one may run at a time. The other run finishes what this one has begun; run the command again for the rest"
 )
 _RANDOM_BITS = 20
+_AHEAD_MS = 24 * 3_600_000
+"""A time further ahead is part of a number of an older version, which was random."""
+_APART_MS = 10_000
+"""Between two runs: the revisions of what a run writes are times behind its beginning, and before the next run's."""
 
 
 class Fence:
-    """The fence of one run; `number` is the run's own, and `began_ms` the time in it, larger than that of any run before."""
+    """The fence of one run; `number` is the run's own, and `began_ms` the time in it, later than in that of any run before."""
 
     def __init__(self, options: Redis) -> None:
         """Fence every run that began earlier. Raises SinkError."""
@@ -36,7 +40,9 @@ class Fence:
             for keys in shards(options)
         ]
         before = [int(budget.attempt(partial(client.get, key)) or 0) for key, client, budget in self._shards]
-        self.began_ms = max(clock.now_ms(), *(1 + (number >> _RANDOM_BITS) for number in before))
+        now_ms = clock.now_ms()
+        known = [ms for ms in (number >> _RANDOM_BITS for number in before) if ms < now_ms + _AHEAD_MS]
+        self.began_ms = max([now_ms, *(ms + _APART_MS for ms in known)])
         self.number = self.began_ms << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
         for key, client, budget in self._shards:
             budget.attempt(partial(client.set, key, self.number))

@@ -185,9 +185,13 @@ def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Ta
     newer = Fence(target.settings.redis)
     # The clock of another host may be behind: what runs leave for the outlets is taken in the order of their numbers.
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clock, "now_ms", lambda: 1_000_000)
+        patched.setattr(clock, "now_ms", lambda: target.fence.began_ms - 3_600_000)
         newer = Fence(target.settings.redis)
-    assert newer.number > target.sink.number
+    assert newer.began_ms > target.fence.began_ms
+    # A number of an older version is random, and no time of 2109.
+    target.client.set(f"{target.prefix}:correction", (1 << 62) - 5)
+    newer = Fence(target.settings.redis)
+    assert abs(newer.began_ms - clock.now_ms()) < 3_600_000
     with pytest.raises(FencedError, match="another correction or replay has begun"):
         target.sink.write(more)
     assert target.window() == before

@@ -22,7 +22,7 @@ from schemas import contract
 from service import failpoint
 from service.checkpoint import view_versions
 from service.cli import main
-from service.errors import CheckpointError, FencedError, SinkError
+from service.errors import CheckpointError, FencedError, SettingsError, SinkError
 from service.failpoint import InjectedError, Plan, Point
 from service.recompute import correct, republish
 from service.rejects import marks
@@ -289,7 +289,7 @@ def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     settings, log = world.settings, view_versions.Log(Local(Path(world.settings.service.checkpoint)))
     served = view_versions.begun(settings)
-    view = served.views[0].model_copy(update={"name": "new", "of": "new", "incomplete": {"temperature": 1}})
+    view = served.views[0].model_copy(update={"name": "new", "title": "new", "incomplete": {"temperature": 1}})
     write = marks.write
 
     def added(kafka: Any, entries: list[Mark]) -> None:
@@ -301,9 +301,57 @@ def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world
         with pytest.raises(CheckpointError, match=r"got the view new with \w+ since this run began.*Run it again"):
             world.correct()
     assert world.states(places) == ["correcting"] * len(LATE)
+    # What the filler has read before, it would write over what is corrected now.
+    with pytest.raises(SettingsError, match="computes the past of the view new at this moment"):
+        world.correct()
     log.write(0, served)
     assert world.correct().corrected == len(LATE)
     world.assert_right()
+
+
+def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
+    world: Correcting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.term(*BASE, *LATE)
+    assert world.correct().corrected == len(LATE)
+    world.lose(f"window:device:temperature:d1:{BASE_MS + 120_000}")
+    world.redis.set(world.key("republish"), republish.mark(republish.ASKED))
+    round_, rounds = correct.Correction._round, []
+
+    def fenced(self: correct.Correction, *some: Any) -> Any:
+        rounds.append(1)
+        if len(rounds) == 1:
+            Fence(world.settings.redis).close()
+        return round_(self, *some)
+
+    monkeypatch.setattr(correct.Correction, "_round", fenced)
+    with pytest.raises(SinkError, match="another correction or replay has begun"):  # FencedError would end its thread
+        world.term(*minutes(20, 21))
+    world.term()
+    assert len(rounds) == 2
+    assert world.redis.get(world.key("republish")) is None
+    world.assert_right()
+
+
+def test_a_checkpoint_that_admits_what_a_former_one_refused_as_late_keeps_it_when_redis_loses_it(
+    world: Correcting,
+) -> None:
+    world.limit(100_000)
+    late = [reading("d1", 125.5, 99.0, at=400), reading("n", 300, 5.0, at=500)]
+    world.term(*sorted([*minutes(0, 40), *late], key=lambda each: each.at))
+    assert world.correct(0, BASE_MS + 450_000).corrected == 1  # the other one stays open
+    world.lose()
+    admission = world.settings.admission.model_copy(update={"max_delay_ms": 300_000})
+    world.begin_again(world.folder / "second", admission=admission)
+    world.term(reading("z", 2399))
+    before = world.values()
+    assert before[f"window:device:temperature:n:{BASE_MS + 300_000}"]["count"] == "1"
+    world.lose()
+    world.term(reading("z", 2399.5))
+    after = world.values()
+    assert {name for name in before if name.startswith("window:")} <= after.keys()
+    name = f"window:device:temperature:d1:{BASE_MS + 120_000}"
+    assert after[name]["count"] == before[name]["count"]
 
 
 def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Correcting) -> None:

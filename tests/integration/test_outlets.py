@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ from service.kafka import scan
 from service.outlets import corrections, kinds
 from service.outlets.outbox import Outbox, views_of
 from service.outlets.outlet import Position
+from service.outlets.parquet import newest
+from service.outlets.tables import WINDOW_KEY
+from service.recompute import backfill
 from service.spark.files import Local
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
@@ -320,6 +324,42 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     assert min(row["revision"] for row in corrected) > began_ms
     merged = {row["device"] for row in rows(tmp_path / "sessions") if row["closed_by"] == "merged"}
     assert merged == {"m", "p"}
+
+
+def test_a_backfill_after_a_correction_reaches_the_outlets(
+    spark: SparkSession,
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reading was rejected by a limit that was wrong, and a late one was corrected: both belong to one window."""
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    outlets = [{"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")}]
+    world = Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets)
+
+    def limit(**ranges: tuple[float, float]) -> None:
+        admission = world.settings.admission.model_copy(update={"ranges": ranges})
+        world.settings = world.settings.model_copy(update={"admission": admission})
+
+    limit(temperature=(-100.0, 1000.0))
+    world.term(*BASE, reading("d1", 127, 5_000.0), *LATE[:1])
+    assert world.correct().corrected == 1
+    world.limit(40)
+    world.term(*minutes(20, 24))
+    limit()
+    backfill.backfill(world.settings, (BASE_MS - 120_000, BASE_MS + 600_000), ["device"], print, spark=spark)
+    assert world.window("d1", 125)["max"] == "5000"
+    world.term(*minutes(24, 28))
+    table = ds.dataset(tmp_path / "windows", format="parquet", partitioning="hive").to_table()
+    start = datetime.fromtimestamp(BASE_MS / 1000 + 120, UTC)
+    kept = [
+        (row["count"], row["max"])
+        for row in newest(table, WINDOW_KEY).to_pylist()
+        if (row["view"], row["key"], row["start"]) == ("device", "d1", start)
+    ]
+    assert kept == [(int(world.window("d1", 125)["count"]), 5_000.0)]
 
 
 def test_check_tries_every_outlet_and_names_the_one_that_is_away(
