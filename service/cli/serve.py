@@ -70,6 +70,7 @@ def status(
         raise typer.BadParameter(message)
     from service import settings
     from service.monitoring import status as state
+    from service.monitoring.pages import NoServiceError
     from service.printing import document
 
     loaded = settings.load(config)
@@ -78,9 +79,10 @@ def status(
         from service.commands import watch as terminal
 
         return terminal.watch(metrics, every, name=name)
-    reply = state.ask(metrics, name)
-    if reply is None:
-        print(f"tidemark: no service answers at {state.address(metrics)}", file=sys.stderr)
+    try:
+        reply = state.asked(metrics, name)
+    except NoServiceError as reason:
+        print(f"tidemark: {reason}", file=sys.stderr)
         return 1
     say_all([document(reply)] if json else state.table(reply, batches))
     return 0 if reply["state"] == "running" else 1

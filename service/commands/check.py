@@ -35,6 +35,7 @@ from service.errors import (
 from service.kafka import clients, topics
 from service.micro_batch import parse_offsets
 from service.monitoring import status
+from service.monitoring.pages import host_port
 from service.printing import counted
 from service.publication import meta
 from service.redis import client as redis_client
@@ -109,22 +110,25 @@ def _jars(_: Settings) -> Iterator[Line]:
 
 def _metrics_port(settings: Settings) -> Iterator[Line]:
     address, port = settings.metrics.address, settings.metrics.port
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    place = host_port(address, port)
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if probe.family == socket.AF_INET6:  # as the service listens
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind((address, port))
-        except OSError as error:
-            running = status.ask_all(settings.metrics) or {}
-            if running.get("service") == settings.service.name:
-                yield ok("metrics", f"{address}:{port} is in use by the running service")
-                return
-            if "pipelines" in running:
-                names = ", ".join(running["pipelines"])
-                yield ok("metrics", f"{address}:{port} is in use by the running process of the pipelines {names}")
-                return
-            what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
-            raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
-    yield ok("metrics", f"{address}:{port} is free" if port else f"{address}, any free port")
+    except OSError as error:
+        running = status.ask_all(settings.metrics) or {}
+        if running.get("service") == settings.service.name:
+            yield ok("metrics", f"{place} is in use by the running service")
+            return
+        if "pipelines" in running:
+            names = ", ".join(running["pipelines"])
+            yield ok("metrics", f"{place} is in use by the running process of the pipelines {names}")
+            return
+        what = f"metrics.port = {port}: {place} cannot be listened on ({error.strerror})"
+        raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
+    yield ok("metrics", f"{place} is free" if port else f"{address}, any free port")
 
 
 def _quality(settings: Settings) -> Iterator[Line]:

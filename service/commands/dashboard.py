@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.errors import SetupError
-from service.monitoring import status
+from service.monitoring import pages, status
 from service.settings.settings import Settings
 from service.settings.several import name_of
 
@@ -36,7 +36,7 @@ def options(settings: Settings, config: Path) -> list[str]:
     redis = settings.redis
     url = urlsplit(redis.url.get_secret_value())
     address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
-    service = f"http://{status.address(settings.metrics)}{status.query(name_of(settings, config))}"
+    service = f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"
     found = ["--redis", address, "--prefix", redis.prefix, "--service", service]
     rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]
     found += ["--rejects", shlex.join(rejects)]

@@ -12,7 +12,8 @@ from typing import Any
 from service import clock
 from service.daemon import control
 from service.errors import SettingsError, SetupError
-from service.monitoring import status
+from service.monitoring import pages, status
+from service.monitoring.pages import NoServiceError
 from service.settings import Metrics
 from service.units import format_time
 
@@ -31,7 +32,7 @@ def request(metrics: Metrics, command: str, name: str) -> None:
     pipelines, path = _asked(metrics)
     require(name, pipelines)
     if path is None:
-        what = f"The process at {status.address(metrics)} takes no commands"
+        what = f"The process at {pages.address(metrics)} takes no commands"
         raise SetupError(
             what,
             remedy="One of several pipelines has a socket for them; its log says why if it has none. "
@@ -96,10 +97,12 @@ def require(name: str, pipelines: Mapping[str, Document]) -> None:
 
 
 def _asked(metrics: Metrics) -> tuple[dict[str, Document], str | None]:
-    reply = status.ask_all(metrics)
-    if reply is None:
-        what = f"no service answers at {status.address(metrics)}"
-        raise SetupError(what, remedy="Name the settings file of a pipeline of the process with --config")
+    try:
+        reply = status.asked_all(metrics)
+    except NoServiceError as reason:
+        raise SetupError(
+            str(reason), remedy="Name the settings file of a pipeline of the process with --config"
+        ) from reason
     if "pipelines" in reply:
         return dict(reply["pipelines"]), reply.get("control")
     return {reply["service"]: reply}, None

@@ -13,8 +13,6 @@ import subprocess
 import sys
 import tarfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -26,7 +24,8 @@ from redis.exceptions import RedisError
 
 from service import clock
 from service.errors import SettingsError, SetupError
-from service.monitoring import status
+from service.monitoring import pages
+from service.monitoring.pages import NoServiceError
 from service.redaction import MASK, redacted, secrets_of, stripped
 from service.redis import client as redis_client
 from service.redis.keys import shards
@@ -53,7 +52,6 @@ SHOWN_OPTIONS = frozenset(
 """Options of client libraries whose values are in the archive; of others only the names are."""
 LOG_BYTES = 4 << 20
 """Of each log, from its end."""
-ANSWER_S = 5.0
 SETTINGS = "settings.json"
 _SERVER = (
     "redis_version",
@@ -77,7 +75,7 @@ def support(settings: Settings, out: Path, logs: Sequence[Path], say: Callable[[
         try:
             # In the settings, secrets are replaced by key; a measure may be named like a secret.
             texts[name] = redacted(part(), secrets) if name == SETTINGS else stripped(part(), secrets)
-        except (OSError, ValueError, RedisError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, RedisError, NoServiceError, subprocess.SubprocessError) as error:
             lacking[name] = stripped(str(error) or type(error).__name__, secrets)
     texts["about.txt"] = _about(texts, lacking)
     _write(out, texts)
@@ -91,9 +89,8 @@ def support(settings: Settings, out: Path, logs: Sequence[Path], say: Callable[[
 def _parts(settings: Settings, logs: Sequence[Path]) -> Iterator[tuple[str, Part]]:
     yield SETTINGS, lambda: _json(shown(settings))
     yield "versions.json", lambda: _json(versions())
-    address = f"http://{status.address(settings.metrics)}"
     for name, path in (("status.json", "/status"), ("readyz.json", "/readyz"), ("metrics.txt", "/metrics")):
-        yield name, lambda path=path: _page(address + path)  # type: ignore[misc]
+        yield name, lambda path=path: pages.fetch(settings.metrics, path)[1].decode("utf-8", "replace")  # type: ignore[misc]
     yield "checkpoint.json", lambda: _json(checkpoint(settings))
     yield "redis.json", lambda: _json(redis(settings))
     for number, log in enumerate(logs, 1):
@@ -199,17 +196,6 @@ def tail(log: Path) -> str:
             content = file.read(LOG_BYTES)
     text = content.decode("utf-8", "replace")
     return text if size <= LOG_BYTES else text.partition("\n")[2]
-
-
-def _page(url: str) -> str:
-    """Return the body of a page, also of an answer that is an error."""
-    try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:  # noqa: S310 - http, of the settings' host and port
-            body: bytes = answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            body = error.read()
-    return body.decode("utf-8", "replace")
 
 
 def _java() -> str:

@@ -19,7 +19,7 @@ from service import clock
 from service import settings as configuration
 from service.daemon import owner
 from service.errors import SettingsError
-from service.monitoring import status
+from service.monitoring import pages, status
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
@@ -127,7 +127,7 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
         document = status.ask(settings.metrics, name)
         if document is None:
             say(
-                f"process {pid} was sent SIGHUP; it answers no questions at {status.address(settings.metrics)}: see its log"
+                f"process {pid} was sent SIGHUP; it answers no questions at {pages.address(settings.metrics)}: see its log"
             )
             return 0
         answer = document.get("views") or {"list": [], "refused": None}  # a service has none until Spark runs

@@ -3,15 +3,15 @@
 import contextlib
 import sys
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from service import clock
-from service.monitoring import status
+from service.monitoring import pages, status
 from service.monitoring.figures import figures
 from service.monitoring.limits import Reading, readings
+from service.monitoring.pages import NoServiceError
 from service.monitoring.samples import Samples, Span
 from service.printing import printable, say
 from service.settings import Metrics
@@ -23,7 +23,6 @@ SPAN_S = 600.0
 """Counters are those of the last ten minutes, which is the time of most alerts."""
 SHOWN = 6
 """Alerts that are not over their limits: those nearest to them."""
-_ANSWER_S = 5.0
 
 
 class Watch:
@@ -34,15 +33,18 @@ class Watch:
         self._metrics, self._name = metrics, name
         self._seen: deque[Samples] = deque()
         self.document: dict[str, Any] | None = None
+        self.away = ""
+        """Why `document` is None."""
 
     def look(self) -> None:
         """Ask the service once. If it does not answer, `document` is None, and the counters of the next answer begin anew."""
-        self.document = status.ask(self._metrics, self._name)
-        samples = ask(self._metrics, self._name) if self.document is not None else None
-        if samples is None:
-            self.document = None
+        try:
+            document, samples = status.asked(self._metrics, self._name), ask(self._metrics, self._name)
+        except NoServiceError as reason:
+            self.document, self.away = None, str(reason)
             self._seen.clear()
             return
+        self.document = document
         self._seen.append(samples)
         while samples.at_s - self._seen[0].at_s > SPAN_S:
             self._seen.popleft()
@@ -52,22 +54,16 @@ class Watch:
         """From the oldest samples that are not older than SPAN_S to the newest."""
         return Span(self._seen[-1], self._seen[0] if len(self._seen) > 1 else None)
 
-    @property
-    def away(self) -> str:
-        return f"no service answers at {status.address(self._metrics)}"
 
-
-def ask(metrics: Metrics, name: str = "") -> Samples | None:
-    """Return the samples of the running service, None when it does not answer."""
+def ask(metrics: Metrics, name: str = "") -> Samples:
+    """Return the samples of the running service. Raises NoServiceError when no Tidemark service answers."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - no other command needs it
 
-    with contextlib.suppress(OSError, ValueError):
-        with urllib.request.urlopen(
-            f"http://{status.address(metrics)}/metrics{status.query(name)}", timeout=_ANSWER_S
-        ) as answer:
-            text = answer.read().decode()
+    try:
+        text = pages.document(metrics, f"/metrics{status.query(name)}").decode()
         return Samples.of(text_string_to_metric_families(text), clock.monotonic_s())
-    return None
+    except ValueError as error:
+        raise pages.foreign(metrics) from error
 
 
 def watch(metrics: Metrics, every_s: float, count: int | None = None, *, name: str = "") -> int:

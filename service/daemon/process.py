@@ -25,6 +25,7 @@ from service.daemon.shutdown import LIMIT_S, Shutdown
 from service.errors import SparkLostError, TidemarkError
 from service.monitoring.board import Board
 from service.monitoring.monitor import Monitor
+from service.monitoring.pages import host_port
 from service.monitoring.resource_metrics import ProcessMetrics
 from service.monitoring.series import Series
 from service.monitoring.server import Server
@@ -82,7 +83,7 @@ class Process:
                 http = Server(self._board, address, port)
                 cleanup.callback(http.close)
                 ports.append(http.port)
-                _log.info("Metrics are at http://%s:%d/metrics", address, http.port)
+                _log.info("Metrics are at http://%s/metrics", host_port(address, http.port))
             cleanup.enter_context(tracing.exporting(self._traces()))
             cleanup.callback(self._application.close)
             if self._board.is_single:

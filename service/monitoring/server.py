@@ -19,6 +19,7 @@ from service.errors import SetupError
 from service.monitoring import home_page
 from service.monitoring.board import LABEL, Board
 from service.monitoring.monitor import Monitor
+from service.monitoring.pages import NO_PIPELINE, host_port
 from service.monitoring.samples import Samples
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Server:
         try:
             self._http = _Http((address, port), _pages(board))
         except OSError as error:
-            what = f"metrics.port = {port}: {address}:{port} cannot be listened on ({error.strerror})"
+            what = f"metrics.port = {port}: {host_port(address, port)} cannot be listened on ({error.strerror})"
             raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(target=self._http.serve_forever, name="tidemark-metrics", daemon=True)
@@ -60,22 +61,34 @@ class _Http(ThreadingWSGIServer):
 
     def __init__(self, address: tuple[str, int], pages: "WSGIApplication") -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
         self.set_app(pages)
 
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:  # `::` takes IPv4, too, whatever the system's default is
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
             super().process_request(request, client_address)
-        else:
+        except RuntimeError:  # no thread can start, so none gives the permit back
+            self._free.release()
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         # The timeout of a socket restarts with each byte.
         end = threading.Timer(REQUEST_S, _shut, (request,))
         end.daemon = True
-        end.start()
         try:
+            end.start()
             super().process_request_thread(request, client_address)
+        except RuntimeError:  # no thread can start that would limit the time
+            self.shutdown_request(request)
         finally:
             end.cancel()
             self._free.release()
@@ -108,7 +121,7 @@ def _pages(board: Board) -> "WSGIApplication":
             monitor = board.chosen(name)
         except KeyError:
             names = ", ".join(each.name for each in board.monitors)
-            code, body, kind = _missing(f"There is no such pipeline. There are: {names}\n")
+            code, body, kind = _missing(f"{NO_PIPELINE}. There are: {names}\n")
         else:
             if path == "/metrics" or environ["REQUEST_METHOD"] != "GET":  # the exposition refuses other methods
                 exposition = everything if monitor is None else make_wsgi_app(board.registry_of(monitor))

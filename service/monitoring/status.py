@@ -13,14 +13,14 @@ This module imports neither Spark nor a client, so that `tidemark status` starts
 
 import json
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 from service import clock
+from service.monitoring import pages
+from service.monitoring.pages import NoServiceError
 
 if TYPE_CHECKING:
     from service.errors import TidemarkError
@@ -33,8 +33,6 @@ State = Literal["waiting", "starting", "running", "restarting", "stopping", "sto
 STATES: tuple[State, ...] = get_args(State)
 KEPT = 50
 """The number of batches in the document."""
-_ANSWER_S = 5.0
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to listen on is none to ask at
 
 
 class Status:
@@ -173,24 +171,36 @@ class Status:
             }
 
 
-def address(metrics: "Metrics") -> str:
-    """Return the host:port of the service with these settings, as seen from this host."""
-    return f"{_ANY.get(metrics.address, metrics.address)}:{metrics.port}"
-
-
-def ask(metrics: "Metrics", name: str = "") -> dict[str, Any] | None:
-    """Return the document of the running service; None when no Tidemark service answers.
+def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
+    """Return the document of the running service. Raises NoServiceError when no Tidemark service answers.
 
     `name` is that of the pipeline, where the process may have several; a process of one answers whatever the name.
     """
-    reply = _ask(f"http://{address(metrics)}/status{query(name)}")
-    return reply if reply is not None and "batches" in reply else None
+    return _asked(metrics, query(name), {"batches"})
+
+
+def asked_all(metrics: "Metrics") -> dict[str, Any]:
+    """Return the document of the process: of its one service, or `pipelines` with those of several by name.
+
+    Raises NoServiceError.
+    """
+    return _asked(metrics, "", {"batches", "pipelines"})
+
+
+def ask(metrics: "Metrics", name: str = "") -> dict[str, Any] | None:
+    """`asked`, but None when no Tidemark service answers."""
+    try:
+        return asked(metrics, name)
+    except NoServiceError:
+        return None
 
 
 def ask_all(metrics: "Metrics") -> dict[str, Any] | None:
-    """Return the document of the process: of its one service, or `pipelines` with those of several by name."""
-    reply = _ask(f"http://{address(metrics)}/status")
-    return reply if reply is not None and {"batches", "pipelines"} & reply.keys() else None
+    """`asked_all`, but None when no Tidemark service answers."""
+    try:
+        return asked_all(metrics)
+    except NoServiceError:
+        return None
 
 
 def query(name: str) -> str:
@@ -198,13 +208,15 @@ def query(name: str) -> str:
     return f"?pipeline={quote(name)}" if name else ""
 
 
-def _ask(url: str) -> dict[str, Any] | None:
+def _asked(metrics: "Metrics", query: str, keys: set[str]) -> dict[str, Any]:
+    """Return the document if it has one of the keys, which every service's document has."""
     try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 - always http
-            reply = json.loads(answer.read())
-    except (OSError, ValueError):
-        return None
-    return reply if isinstance(reply, dict) else None
+        reply = json.loads(pages.document(metrics, f"/status{query}"))
+    except ValueError as error:
+        raise pages.foreign(metrics) from error
+    if not isinstance(reply, dict) or not keys & reply.keys():
+        raise pages.foreign(metrics)
+    return reply
 
 
 def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -65,3 +66,26 @@ def test_a_browser_runs_nothing_that_is_in_an_answer(port: int, path: str) -> No
     with connection.getresponse() as answer:
         assert answer.headers["Content-Security-Policy"] == "default-src 'none'; style-src 'unsafe-inline'"
     connection.close()
+
+
+@pytest.mark.parametrize("refused", ["request", "limit"])
+def test_a_thread_that_cannot_start_costs_its_connection_and_no_other(
+    port: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the limit of a cgroup's processes: Python then raises RuntimeError("can't start new thread")."""
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        is_limit = isinstance(thread, threading.Timer)
+        if is_limit == (refused == "limit"):
+            msg = "can't start new thread"
+            raise RuntimeError(msg)
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        for _ in range(CONNECTIONS + 1):
+            with socket.create_connection((HOST, port), 30) as line:
+                assert line.recv(100) == b""
+    with socket.create_connection((HOST, port), 30) as line:
+        assert answer(line).startswith(b"HTTP/1.0 200")

@@ -1,0 +1,83 @@
+"""Fetch the pages of a running service at the address and port of [metrics]. Every command asks the service through this module.
+
+No proxy of the environment (HTTP_PROXY, ALL_PROXY) is used: the service is on this host or in this network, and a proxy would ask
+at its own loopback address. This module imports neither Spark nor a client, so that `tidemark status` starts fast.
+"""
+
+import http.client
+import urllib.error
+import urllib.request
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.settings import Metrics
+
+ANSWER_S = 5.0
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to listen on is none to ask at
+NO_PIPELINE = "There is no such pipeline"
+"""How the answer begins to a name that no pipeline of the process has."""
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class NoServiceError(Exception):
+    """No Tidemark service answers. The message has the address, and what to do if another program answers there."""
+
+
+def host_port(address: str, port: int) -> str:
+    """Return `host:port` as URLs have it: an IPv6 address is in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def address(metrics: "Metrics") -> str:
+    """Return the host:port of the service with these settings, as seen from this host."""
+    return host_port(_ANY.get(metrics.address, metrics.address), metrics.port)
+
+
+def fetch(metrics: "Metrics", path: str) -> tuple[int, bytes]:
+    """Return the status and the body of a page; `path` begins with a slash. /readyz has a body for each status.
+
+    Raises NoServiceError if nothing answers, or not by HTTP.
+    """
+    try:
+        with _opened(f"http://{address(metrics)}{path}") as answer:
+            return answer.status, answer.read()
+    except ConnectionError as error:  # also of a program that closes the connection without an answer
+        raise absent(metrics) from error
+    except http.client.HTTPException as error:
+        raise foreign(metrics) from error
+    except (OSError, ValueError) as error:  # ValueError: the address makes no URL
+        raise absent(metrics) from error
+
+
+def document(metrics: "Metrics", path: str) -> bytes:
+    """Return the body of a page that every service has. Raises NoServiceError, also for another status than 200."""
+    status, body = fetch(metrics, path)
+    text = body[:1_000].decode("utf-8", "replace").strip()
+    if status == HTTPStatus.NOT_FOUND and text.startswith(NO_PIPELINE):
+        msg = f"{address(metrics)} answers: {text}"
+        raise NoServiceError(msg)
+    if status != HTTPStatus.OK:
+        raise foreign(metrics)
+    return body
+
+
+def absent(metrics: "Metrics") -> NoServiceError:
+    """Return the error for an address at which nothing answers."""
+    return NoServiceError(f"no service answers at {address(metrics)}")
+
+
+def foreign(metrics: "Metrics") -> NoServiceError:
+    """Return the error for an address at which another program answers."""
+    return NoServiceError(
+        f"{address(metrics)} does not answer as a Tidemark service does. If another program holds the port, choose another one "
+        "in [metrics], or name the settings file of the running service with --config"
+    )
+
+
+def _opened(url: str) -> Any:
+    """Any: an answer, whose status may be an error's."""
+    try:
+        return _opener.open(url, timeout=ANSWER_S)
+    except urllib.error.HTTPError as error:
+        return error
