@@ -55,6 +55,8 @@ def jars(
     with progress.bar("jars") as watch:
         result = maven.fetch(group, to or jars.root(), offline=offline, repository=repository, done=watch)
     say(f"{result.folder}: {result.jars} jars, {result.jars - result.before} of them new")
+    for name in result.removed:
+        say(f"removed {name}: this version of Tidemark uses another version of the jar")
 
 
 @command(app, "deploy", example="tidemark deploy")

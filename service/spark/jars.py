@@ -75,6 +75,16 @@ def lacking(group: str, folder: Path) -> list[str]:
     return [jar.name for jar in locked(group) if _artifact(jar.name) not in there]
 
 
+def other_versions(group: str, folder: Path) -> list[Path]:
+    """Return the jars in the folder that are a locked jar in another version than the lock's."""
+    wanted = locked(group)
+    names = {jar.name for jar in wanted}
+    artifacts = "|".join(re.escape(jar.coordinates.split(":")[1]) for jar in wanted)
+    # Not of a jar with a classifier, such as `x-1.0-tests.jar`: it has other classes.
+    versioned = re.compile(rf"({artifacts})-\d[\w.]*(-\d+)?\.jar")
+    return sorted(each for each in folder.glob("*.jar") if each.name not in names and versioned.fullmatch(each.name))
+
+
 def complete(group: str = "spark") -> list[Path]:
     """Return all jars in the folder of a group. Raises SetupError when the folder lacks some of the lock.
 

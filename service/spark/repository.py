@@ -38,11 +38,13 @@ _SCHEMES = ("http", "https", "file")
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """How many jars of a group are in its folder now, and how many of them were there before."""
+    """How many jars of a group are in its folder now, how many of them were there before, and which other versions of them were
+    removed."""
 
     folder: Path
     jars: int
     before: int
+    removed: tuple[str, ...] = ()
 
 
 def fetch(
@@ -53,7 +55,8 @@ def fetch(
     repository: str | None = None,
     done: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Fetched:
-    """Fetch the jars of a group into `root`/`group`; files there with the right checksum are kept.
+    """Fetch the jars of a group into `root`/`group`; files there with the right checksum are kept. Other versions of these jars
+    are removed when all are there: both would be on the class path, in the order of their names.
 
     With `offline` all come from that folder. Else they come from Maven's local repository if it has them, and from `repository`,
     by default `configured`. `done` is called with the number of jars in the folder and of the lock. Raises SetupError with the
@@ -71,10 +74,11 @@ def fetch(
             for _ in pool.map(lambda jar: _put(jar, folder, source), absent):
                 count += 1
                 done(count, len(wanted))
+        removed = tuple(_remove(each) for each in jars.other_versions(group, folder))
     except OSError as error:
         what = f"The jars cannot be stored in {folder}: {error}"
         raise SetupError(what, remedy="Set TIDEMARK_JARS to a folder that can be written") from error
-    return Fetched(folder, len(wanted), len(wanted) - len(absent))
+    return Fetched(folder, len(wanted), len(wanted) - len(absent), removed)
 
 
 def configured(home: Path | None = None) -> str:
@@ -111,6 +115,11 @@ def _put(jar: Jar, folder: Path, source: _Source) -> None:
         new.replace(folder / jar.name)
     finally:
         new.unlink(missing_ok=True)
+
+
+def _remove(jar: Path) -> str:
+    jar.unlink()
+    return jar.name
 
 
 def _folder(offline: Path) -> _Source:
@@ -164,6 +173,11 @@ def _download(url: str, headers: Mapping[str, str], file: BinaryIO) -> None:
             if file.tell() > LARGEST:
                 message = f"it has more than {LARGEST >> 20} MB"
                 raise OSError(message)
+        # A connection that breaks off is the end of the answer for `read` with a size (Python 3.11).
+        promised = answer.headers["Content-Length"]
+        if promised is not None and file.tell() < int(promised):
+            message = f"the connection broke off after {file.tell()} of {promised} bytes"
+            raise OSError(message)
 
 
 def _split(repository: str) -> tuple[str, dict[str, str]]:

@@ -35,11 +35,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Maven(ThreadingHTTPServer):
-    """A Maven repository on loopback. `files` are by path, `failures` are answers 503 before the first good one."""
+    """A Maven repository on loopback. `files` are by path, `failures` are answers 503, and `cuts` answers that break
+    off, before the first good one."""
 
     def __init__(self) -> None:
         self.files = {f"/maven/{each.path}": content for each, content in zip(LOCKED, (ONE, TWO), strict=True)}
         self.failures = 0
+        self.cuts = 0
         self.logins: list[str | None] = []
         super().__init__(("127.0.0.1", 0), _Answers)
 
@@ -59,7 +61,11 @@ class _Answers(BaseHTTPRequestHandler):
             self.server.failures -= 1
             status = 503
         self.send_response(status)
+        self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
+        if self.server.cuts and content is not None:
+            self.server.cuts -= 1
+            content = content[:-4]
         self.wfile.write(content or b"")
 
     def log_message(self, *_: object) -> None:
@@ -119,6 +125,21 @@ def test_a_repository_that_fails_for_a_moment_is_asked_again(maven: Maven, tmp_p
     maven.failures = 2
     repository.fetch("spark", tmp_path, repository=maven.url)
     assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+
+
+def test_a_download_that_breaks_off_is_begun_again(maven: Maven, tmp_path: Path) -> None:
+    maven.cuts = 2
+    repository.fetch("spark", tmp_path, repository=maven.url)
+    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+
+
+def test_a_download_that_breaks_off_each_time_is_named_with_what_came(maven: Maven, tmp_path: Path) -> None:
+    maven.cuts = 1_000
+    with pytest.raises(
+        SetupError, match=r"cannot be fetched: the connection broke off after \d+ of \d+ bytes\. Wanted"
+    ):
+        repository.fetch("spark", tmp_path, repository=maven.url)
+    assert contents(tmp_path) == {}
 
 
 def test_a_login_in_the_address_is_sent_and_never_printed(maven: Maven, tmp_path: Path) -> None:
@@ -211,6 +232,27 @@ def test_a_folder_may_have_another_version_of_a_jar_and_more_jars_but_none_may_b
         jars.complete()
     (tmp_path / "spark" / "two-1.0.jar").write_bytes(b"")
     assert len(jars.complete()) == 3
+
+
+def test_fetching_removes_other_versions_of_its_jars_and_no_other_jars(
+    maven: Maven, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
+    kept = ["one-1.0-tests.jar", "one-and-a-half-0.9.jar", "driver-of-another-database-2.0.jar", "one-0.9.jar.txt"]
+    (tmp_path / "spark").mkdir()
+    for name in ("one-0.9.jar", "two-1.5.6-10.jar", *kept):
+        (tmp_path / "spark" / name).write_bytes(b"")
+    maven.failures = 1_000
+    with pytest.raises(SetupError):
+        repository.fetch("spark", tmp_path, repository=maven.url)
+    assert (tmp_path / "spark" / "one-0.9.jar").exists(), "a service may run with it until the new ones are there"
+    maven.failures = 0
+    assert main(["jars", "--repository", maven.url]) == 0
+    assert sorted(contents(tmp_path)) == sorted(["one-1.0.jar", "two-1.0.jar", *kept])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines[1:]] == ["removed one-0.9.jar", "removed two-1.5.6-10.jar"]
+    class_path = [Path(each).name for each in jars.class_path().split(":")]
+    assert "one-0.9.jar" not in class_path
 
 
 def test_the_lock_has_each_group_and_every_artifact_of_the_pom() -> None:
