@@ -13,7 +13,10 @@ MASK = "***"
 _SHORTEST = 4
 """Shorter secrets are not replaced: they would take letters out of every line."""
 _LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\"]{0,500}:[^/\s@'\"]{0,500}@", re.IGNORECASE)
-_NAME = r"(?:password|passwd|secret|token|api[_-]?key|credential|jaas|ssl[._]key)[\w.-]{0,80}"
+_NAME = (
+    r"(?:password|passwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info)"
+    r"[\w.-]{0,80}"
+)
 """A name that says secret, from the word on. Lengths are limited, so that a long line takes no quadratic time."""
 _OPTION = re.compile(_NAME, re.IGNORECASE)
 _ASSIGNED = re.compile(
@@ -22,6 +25,9 @@ _ASSIGNED = re.compile(
 """Such a name with its value: in quotes, in quotes that JSON has escaped, or up to a space or a separator."""
 _PLACES = (".location", ".file", ".url")
 """Ends of names of options whose values say where a secret is, such as `ssl.key.location`."""
+_WITHIN = re.compile(rf"""{_NAME}\s*[=:]\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s,;&"'{{}}()[\]]+))""", re.IGNORECASE)
+"""Such a name in the value of an option, with its value: JAAS escapes quotes by a backslash."""
+_LOGIN_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s@'\":]{0,500}:([^/\s@'\"]{1,500})@", re.IGNORECASE)
 _PARAMETER = re.compile(rf"[?&;][\w.-]{{0,40}}{_NAME}=([^&;#]+)", re.IGNORECASE)
 _HEADER = re.compile(r"\b(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',]+", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
@@ -66,6 +72,8 @@ def _masked(assigned: re.Match[str]) -> str:
 
 
 def _secrets(settings: "Settings") -> Iterator[str]:
+    from service.settings.section import read_secret  # noqa: PLC0415 - a command without settings needs no pydantic
+
     sections = (each for _, value in settings for each in (value if isinstance(value, tuple) else (value,)))
     for section in sections:
         for name, value in getattr(section, "__dict__", {}).items():
@@ -73,14 +81,32 @@ def _secrets(settings: "Settings") -> Iterator[str]:
                 yield from _passwords(value.get_secret_value())
                 yield from _PARAMETER.findall(value.get_secret_value())
             elif name == "options":
-                yield from (str(each) for key, each in value.items() if _OPTION.search(key))
+                for key, each in value.items():
+                    yield from _of_option(key, str(each))
             elif isinstance(value, str) and ":" in value:
-                yield from _PARAMETER.findall(value)
+                yield from _of_address(value)
             elif name == "password_file" and value is not None:
                 try:
-                    yield from _passwords(value.read_text(encoding="utf-8").strip())
-                except (OSError, ValueError):
+                    yield from _passwords(read_secret(value))
+                except OSError:
                     continue  # the client that needs the password reports the file
+
+
+def _of_option(name: str, value: str) -> Iterator[str]:
+    """The value of an option whose name says secret, and secrets within the value of any option."""
+    if _OPTION.search(name) and not name.endswith(_PLACES):
+        yield value
+        if name.endswith("user.info"):  # user:password
+            yield value.partition(":")[2]
+    yield from _of_address(value)
+    for quoted, single, bare in _WITHIN.findall(value):
+        yield quoted or single or bare
+        yield re.sub(r"\\(.)", r"\1", quoted)
+
+
+def _of_address(text: str) -> Iterator[str]:
+    yield from _LOGIN_PASSWORD.findall(text)
+    yield from _PARAMETER.findall(text)
 
 
 def _passwords(secret: str) -> Iterator[str]:

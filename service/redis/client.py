@@ -19,6 +19,7 @@ from redis.retry import Retry
 
 from service.redis.keys import Keys
 from service.settings import Redis
+from service.settings.section import read_secret
 
 _ELSEWHERE = AskError, ClusterDownError, ReadOnlyError  # MovedError is an AskError
 _NO_CLUSTER = "not enabled"  # in redis-py's message
@@ -135,7 +136,7 @@ class _PasswordFile(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         try:
-            password = self._path.read_text(encoding="utf-8").strip()
+            password = read_secret(self._path)
         except OSError as error:
             msg = f"redis.password_file: {self._path} cannot be read ({error.strerror})"
             raise redis.ConnectionError(msg) from error

@@ -1,5 +1,6 @@
 """What the sections share: names, durations, logins."""
 
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,14 @@ NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
 Name = Annotated[str, AfterValidator(check_name)]
 
 
+def read_secret(path: Path) -> str:
+    """Return the text of a password's file without space around it. Raises OSError, also for a file that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:  # has the bytes of the password
+        raise OSError(errno.EILSEQ, "the file is not UTF-8 text", str(path)) from None
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -51,9 +60,9 @@ class Login(Section):
     password_file: Path | None = None
 
     def secret(self) -> str | None:
-        """Return the password, from the file if one is named."""
+        """Return the password, from the file if one is named. Raises OSError as `read_secret`."""
         if self.password_file is not None:
-            return self.password_file.read_text(encoding="utf-8").strip()
+            return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password is not None else None
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from service.errors import SettingsError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
 from service.settings import Redis, Settings
+from service.settings.section import read_secret
 from service.sql import columns, history, statement, stored
 from service.sql.live import Live, Watch
 from service.sql.statement import TEXTS, Statement
@@ -107,8 +108,8 @@ def _client(settings: Redis) -> Client:
         options["ssl_ca_certs"] = str(settings.ca_file)
     if settings.password_file is not None:
         try:
-            options["password"] = settings.password_file.read_text(encoding="utf-8").strip()
-        except (OSError, ValueError) as error:
+            options["password"] = read_secret(settings.password_file)
+        except OSError as error:
             what = f"redis.password_file cannot be read: {error}"
             raise SettingsError(what, remedy="Name the file with Redis' password, and let this user read it") from error
     return Client.from_url(url, settings.prefix, cluster=settings.cluster, **options)

@@ -49,6 +49,41 @@ def test_secrets_of_outlets_are_secrets() -> None:
     assert {"of-the-db", "of-kafka", "of-the-key"} <= set(secrets_of(loaded))
 
 
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="fleet" password="{}";'
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secrets"),
+    [
+        ("sasl.jaas.config", JAAS.format('pa\\"ss9'), ['pa\\"ss9', 'pa"ss9']),
+        ("ssl.key.password", "of-the-key", ["of-the-key"]),
+        ("sasl.oauthbearer.config", "scope=read client_secret=of-oauth", ["of-oauth"]),
+        ("sasl.oauthbearer.assertion.private.key.passphrase", "of-the-key", ["of-the-key"]),
+        ("sasl.oauthbearer.assertion.private.key.pem", "-----BEGIN X", ["-----BEGIN X"]),
+        ("basic.auth.user.info", "fleet:of-basic", ["fleet:of-basic", "of-basic"]),
+        ("proxy", "http://fleet:of%2Fproxy@proxy:3128", ["of%2Fproxy", "of/proxy"]),
+        ("sasl.oauthbearer.token.endpoint.url", "https://h/t?x=1&api_key=in-url", ["in-url"]),
+    ],
+)
+def test_secrets_in_the_value_of_an_option_are_hidden_where_they_stand_alone(
+    name: str, value: str, secrets: list[str]
+) -> None:
+    found = secrets_of(settings(kafka={"bootstrap": "b:1", "topics": ["t"], "options": {name: value}}))
+    assert set(secrets) <= set(found)
+    assert not {"fleet", "read", "proxy:3128", "https://h/t?x=1&api_key=in-url"} & set(found)
+
+
+@pytest.mark.parametrize("name", ["ssl.key.location", "sasl.oauthbearer.assertion.private.key.file"])
+def test_the_place_of_a_secret_is_none(name: str) -> None:
+    options = {name: "/etc/tidemark/key.pem"}
+    assert secrets_of(settings(kafka={"bootstrap": "b:1", "topics": ["t"], "options": options})) == []
+
+
+def test_a_login_in_any_address_is_hidden_where_it_stands_alone() -> None:
+    files = {"kind": "parquet", "name": "files", "path": "s3://key:of-s3@bucket/finals"}
+    assert secrets_of(settings(outlets=[files])) == ["of-s3"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -57,6 +92,8 @@ def test_secrets_of_outlets_are_secrets() -> None:
         ('{"ssl.key.password": "hunter2", "a": 1}', '{"ssl.key.password": "***", "a": 1}'),
         (r'{"text": "{\"api_key\": \"hunter2\"}"}', r'{"text": "{\"api_key\": \"***\"}"}'),
         ('Login required username="u" password="hunter2";', 'Login required username="u" password="***";'),
+        ("private.key.passphrase=hunter2", "private.key.passphrase=***"),
+        ("basic.auth.user.info=u:hunter2 x", "basic.auth.user.info=*** x"),
         ("Authorization: Bearer hunter2", "Authorization: ***"),
         ("authorization=Basic aHVudGVyMg==", "authorization=***"),
         ("http://u:hunter2@registry:8081/x", "http://***@registry:8081/x"),
