@@ -84,7 +84,9 @@ def _assign(
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
         start = low if begin is None else max(low, begin[topic, partition])
         if since_ms is not None:
-            [at] = consumer.offsets_for_times([TopicPartition(topic, partition, since_ms)], timeout=TIMEOUT_S)
+            # In Kafka's protocol, -1 asks for the end of the partition and -2 for its begin. No record is older than 0.
+            place = TopicPartition(topic, partition, max(0, since_ms))
+            [at] = consumer.offsets_for_times([place], timeout=TIMEOUT_S)
             start = max(low, at.offset) if at.offset >= 0 else high
         if start < high:
             ends[topic, partition] = high

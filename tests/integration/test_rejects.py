@@ -71,6 +71,13 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
 
 
+def test_a_time_before_1970_lists_every_reject(world: World) -> None:
+    """Kafka's protocol has -1 and -2 for the end and the begin of a partition."""
+    world.reject(reading("d1"), "late")
+    for since in ("1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "1900-01-01"):
+        assert world.tidemark("list", "--since", since).splitlines()[-2] == "1 rejects"
+
+
 def test_the_newest_rejects_are_listed_and_printed_as_json_in_the_order_of_the_brokers_time(world: World) -> None:
     first, second = world.reject(reading("a"), "late"), world.reject(reading("b"), "late")
     beside = world.reject(reading("c"), "late", partition=1)  # as old as the first

@@ -233,10 +233,18 @@ def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Pa
         (Options(certificate=good), "--key"),
         (Options(port=99_999_999), "--port"),
         (Options(service="file:///etc/passwd"), "--service"),
+        (Options(service="http://u:hunt/er2@h:9400"), "--service 'h:9400'"),
+        (Options(service="http://[::1"), "--service"),
+        (Options(service="http://h:99999"), "--service"),
+        (Options(service="http://h:port/x"), "--service"),
+        (Options(service="http://"), "--service"),
+        (Options(service="127.0.0.1:9400"), "--service"),
+        (Options(prometheus="http://h\n"), "--prometheus"),
     ):
         with pytest.raises(OptionsError, match=words):
             given.check()
     Options(address="10.0.0.7", token_file=good).check()
+    Options(service="http://[::1]:9400/?pipeline=plant", prometheus="https://u:p@prom/x").check()
 
 
 def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World, options: Options) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import httpx2
 
 SHORTEST_TOKEN = 16
 """Characters of a token."""
@@ -83,9 +84,19 @@ class Options:
             msg = "--certificate and --key belong together: give both"
             raise OptionsError(msg)
         for name, url in (("--service", self.service), ("--prometheus", self.prometheus)):
-            if url and urllib.parse.urlsplit(url).scheme not in {"http", "https"}:
-                msg = f"{name} {url.rpartition('@')[2]!r}: give a URL that begins with http:// or https://"
+            if url and not _is_http(url):
+                msg = f"{name} {url.rpartition('@')[2]!r}: give a URL such as http://127.0.0.1:9400, or https://"
                 raise OptionsError(msg)
+
+
+def _is_http(url: str) -> bool:
+    """Whether the HTTP client takes the URL: it raises InvalidURL for others at each request, which would end the polling."""
+    try:
+        parts = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return False
+    has_port = parts.port is None or 0 < parts.port <= LARGEST_PORT
+    return parts.scheme in {"http", "https"} and bool(parts.host) and has_port
 
 
 def _secret(path: Path | None, option: str) -> str:
