@@ -33,6 +33,9 @@ def run(
     """
     from functools import partial
 
+    from service.daemon import shutdown
+
+    shutdown.outlive_hang_ups()
     from service import settings
     from service.daemon import process
 

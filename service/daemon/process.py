@@ -79,6 +79,7 @@ class Process:
             cleanup.enter_context(self._shutdown.handling_signals())
             if session.submitted():  # supervisors signal the JVM's process, and Ctrl-C reaches the JVM first
                 session.on_jvm_signals(self._shutdown.request, "TERM", "INT")
+                session.on_jvm_signals(self._read_views, "HUP")  # a standby has a JVM, and no Spark yet
             for address, port in dict.fromkeys((each.metrics.address, each.metrics.port) for each in self._settings):
                 http = Server(self._board, address, port)
                 cleanup.callback(http.close)
@@ -143,7 +144,5 @@ class Process:
         """Receive the signals of the JVM, and those that a new SparkContext has taken from Python."""
         if threading.current_thread() is threading.main_thread():
             self._shutdown.take_signals()  # SIGINT's handler is replaced
-        if session.submitted():
-            session.on_jvm_signals(self._read_views, "HUP")
-        else:
+        if not session.submitted():
             session.on_jvm_signals(self._shutdown.request, "TERM")

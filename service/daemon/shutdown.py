@@ -1,4 +1,8 @@
-"""The request to stop, from SIGTERM or SIGINT, and the limit of the time that stopping may take; and SIGHUP."""
+"""The request to stop, from SIGTERM or SIGINT, and the limit of the time that stopping may take; and SIGHUP.
+
+SIGHUP never ends a service. Before the settings are read it has no effect. After that, and before Spark runs, it needs none: a
+term begins with the views of the file.
+"""
 
 import os
 import signal
@@ -47,3 +51,17 @@ class Shutdown:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: self.request())
         signal.signal(signal.SIGHUP, lambda _number, _frame: self._on_hang_up())
+
+
+def outlive_hang_ups() -> None:
+    """Have SIGHUP do nothing, in Python and in spark-submit's JVM, until a Process handles it. For the main thread only."""
+    # A handler, because children inherit SIG_IGN.
+    signal.signal(signal.SIGHUP, _nothing)
+    from service.spark import session  # noqa: PLC0415 - importing pyspark takes most of a second
+
+    if session.submitted():
+        session.on_jvm_signals(_nothing, "HUP")
+
+
+def _nothing(*_: object) -> None:
+    """Keep the process alive."""

@@ -1,5 +1,9 @@
 """The daemon as a process, with a real broker and Redis: how it starts, stands by, serves, stops and is refused."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -9,7 +13,7 @@ from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.daemon import process
 from service.daemon.process import Plan
-from service.errors import CheckpointError, SourceRefusedError
+from service.errors import CheckpointError, SetupError, SourceRefusedError
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -67,6 +71,34 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWor
         assert third.stop() == 0, third.log.read_text()
     assert world.redis.get(f"{world.topic}:lease") is None
     assert sum(world.group().values()) == world.sent
+
+
+def test_a_standby_under_spark_submit_outlives_a_hang_up(world: DaemonWorld) -> None:
+    """Its JVM has no Spark yet, and the default of SIGHUP ends a JVM with 129."""
+    world.redis.set(f"{world.topic}:lease", "elsewhere:1:2:3:token", px=600_000)
+    with world.start("standby", submit=True) as standby:
+        until(lambda: "holds the lease" in standby.get("/readyz")[1], 60, "it stands by")
+        for each in standby.tree():
+            os.kill(each.pid, signal.SIGHUP)
+        assert standby.stop() == 0, standby.log.read_text()
+
+
+def test_a_hang_up_while_the_settings_are_read_ends_no_service(world: DaemonWorld, broker_server: Broker) -> None:
+    code = f"""
+import os, signal, sys
+from service import settings
+from service.cli import main
+load = settings.load
+def hang_up(path):
+    os.kill(os.getpid(), signal.SIGHUP)
+    return load(path)
+settings.load = hang_up
+sys.exit(main(["run", "--config", {str(world.config)!r}]))
+"""
+    environment = {**os.environ, "TIDEMARK_METRICS__PORT": str(broker_server.port)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == SetupError.status, done.stderr
+    assert "cannot be listened on" in done.stderr
 
 
 @pytest.mark.spark
