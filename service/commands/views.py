@@ -122,7 +122,7 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
 
 
 def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> int:
-    until = clock.monotonic_s() + PATIENCE_S
+    until, state = clock.monotonic_s() + PATIENCE_S, "unknown"
     while clock.monotonic_s() < until:
         document = status.ask(settings.metrics, name)
         if document is None:
@@ -130,6 +130,7 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
                 f"process {pid} was sent SIGHUP; it answers no questions at {pages.address(settings.metrics)}: see its log"
             )
             return 0
+        state = document["state"]
         answer = document.get("views") or {"list": [], "refused": None}  # a service has none until Spark runs
         refused = answer["refused"]
         if refused is not None and refused["at_ms"] >= asked_ms:
@@ -140,7 +141,11 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
                 say(line)
             return 0
         time.sleep(_POLL_S)
-    say(f"process {pid} has not taken the views within {PATIENCE_S:.0f} s: views change with the next batch")
+    say(
+        f"process {pid} has not taken the views within {PATIENCE_S:.0f} s; its state is {state}. The file has them: the process takes "
+        "them when it runs and its present batch is committed. `tidemark status` shows the batch and the last error, "
+        "`tidemark views list` the views of the process"
+    )
     return 1
 
 

@@ -203,7 +203,8 @@ def refused(text: str) -> dict[str, Any]:
 
 def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers before Spark runs, and reads the file after that."""
-    answers = iter([{"views": None}, {"views": None}, {"views": refused("no such column")}])
+    starting = {"state": "starting", "views": None}
+    answers = iter([starting, starting, {"state": "running", "views": refused("no such column")}])
     monkeypatch.setattr(status, "ask", lambda *_: next(answers))
     monkeypatch.setattr(views, "_POLL_S", 0.0)
     said: list[object] = []
@@ -213,6 +214,19 @@ def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeyp
     monkeypatch.setattr(status, "ask", lambda *_: None)
     assert views._wait(load(config), clock.now_ms(), os.getpid(), said.append, "") == 0
     assert "it answers no questions" in str(said)
+
+
+def test_a_service_that_has_not_taken_the_views_in_time_is_named_with_its_state_and_what_to_look_at(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "ask", lambda *_: {"state": "restarting", "views": None})
+    monkeypatch.setattr(views, "_POLL_S", 0.01)
+    monkeypatch.setattr(views, "PATIENCE_S", 0.05)
+    said: list[object] = []
+    assert views._wait(load(config), clock.now_ms(), 17, said.append, "") == 1
+    line = str(said[0])
+    assert line.startswith("process 17 has not taken the views within 0 s; its state is restarting. The file has them")
+    assert "`tidemark status`" in line
 
 
 def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
@@ -229,7 +243,7 @@ def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
 
     def ask(_: Any, name: str) -> dict[str, Any]:
         asked.append(name)
-        return {"views": refused("no such column")}
+        return {"state": "running", "views": refused("no such column")}
 
     monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Redis(), Redis())))
     monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
