@@ -142,8 +142,8 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
             return 0
         time.sleep(_POLL_S)
     say(
-        f"process {pid} has not taken the views within {PATIENCE_S:.0f} s; its state is {state}. The file has them: the process takes "
-        "them when it runs and its present batch is committed. `tidemark status` shows the batch and the last error, "
+        f"process {pid} has not taken the views within {PATIENCE_S:.0f} s; its state is {state}. The file has them: the process "
+        "takes them when it runs and its present batch is committed. `tidemark status` shows the batch and the last error, "
         "`tidemark views list` the views of the process"
     )
     return 1

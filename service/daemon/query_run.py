@@ -13,7 +13,7 @@ replays it with the same offsets and the same values.
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -77,39 +77,19 @@ class QueryRun:
         self._ends: dict[int, Offsets] = {}
         """The end offsets of the batches that are published and not seen as committed yet."""
 
-    def run(self, idle_closer: IdleCloser, retention_ms: Mapping[str, int], care: Care) -> None:
-        """Return when the query has ended because a stop was requested; raise what ended it otherwise."""
-        metrics = self._metrics
+    def run(self, idle_closer: IdleCloser, lag: Lag, retention_ms: Mapping[str, int], care: Care) -> None:
+        """Return when the query has ended because a stop was requested; raise what ended it otherwise.
+
+        `lag` goes on when the query has ended.
+        """
         query, publication = builder.start(
             self._term, before_batch=self._before_batch, on_batch=self._on_batch, care=care
-        )
-
-        def on_look(asked_ms: int, reached: Offsets | None) -> None:
-            idle_closer.look(asked_ms, reached)
-            metrics.asked(asked_ms)
-
-        def publish(lags: Offsets) -> None:
-            metrics.lags(lags)
-            self._activity.lags(lags)
-
-        def fail() -> None:
-            metrics.lag_fails()
-            self._activity.lag_fails()
-
-        lag = Lag(
-            self._term.settings.kafka,
-            publish,
-            fail,
-            retention_ms=retention_ms,
-            headrooms=metrics.headrooms,
-            level=on_look,
         )
         newest = committed(self._term.spark, self._term.settings.service.checkpoint)
         if newest is not None:  # without new records no batch would report the end
             lag.committed(newest.end)
         idle_closer.start()
-        lag.start()
-        with closing(lag):
+        with lag.serving(retention_ms, idle_closer.look):
             self._parts.status.query_started()
             poll = Poll(query)
             try:
@@ -119,9 +99,9 @@ class QueryRun:
             finally:
                 self._ending.set()
                 self._end(query)
-                metrics.query_running.set(0)
+                self._metrics.query_running.set(0)
                 self._note_commits(poll, lag)
-            self._judge(query, publication.failure)
+        self._judge(query, publication.failure)
 
     def _before_batch(self, batch: int) -> None:
         """Called at the top of every batch, in the query's thread."""

@@ -30,6 +30,7 @@ from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
 from service.errors import SparkLostError
 from service.micro_batch import Offsets, parse_offsets
+from service.monitoring.lag import Lag
 from service.monitoring.monitor import Monitor
 from service.pipeline.term import Term
 from service.publication.shadow import Shadow
@@ -177,12 +178,12 @@ class Rebuilder(Runner):
 
         return QueryRun(parts, term, self._lease, self._backoff, self._stop, gate)
 
-    def _serve(self, parts: SessionParts, epoch: int) -> None:
+    def _serve(self, parts: SessionParts, epoch: int, lag: Lag) -> None:
         self._begin()
         parts.spark.conf.set(_PARTITIONS, str(self._partitions))
         last = self.gate.last
         if last is None or not shorten(Files(parts.spark, self.settings.service.checkpoint), last):
-            super()._serve(parts, epoch)
+            super()._serve(parts, epoch, lag)
 
 
 def _await_end_of_spark() -> None:

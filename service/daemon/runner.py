@@ -10,7 +10,7 @@ also awaited at the start. service/daemon/query_run.py has the life of one query
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import resume
@@ -25,6 +25,8 @@ from service.daemon.query_run import QueryRun
 from service.daemon.session_parts import SessionParts
 from service.errors import SinkError, SinkRefusedError, TidemarkError
 from service.kafka import topics
+from service.micro_batch import Offsets
+from service.monitoring.lag import Lag
 from service.monitoring.monitor import Monitor
 from service.outlets import kinds
 from service.outlets.outbox import EpochBehindError
@@ -136,9 +138,30 @@ class Runner:
         A Redis that came back without its data, or with older data, ends the term. Nothing was written to it since. The next
         term has a larger epoch than every one before, republishes what Redis lost and replays the batch.
         """
+        with closing(self._lag(parts)) as lag:
+            at_least = self._serve_queries(parts, epoch, lag)
+        self.metrics.lags({})  # while another process has the lease, that one shows them
+        return self._begin_term(at_least) if at_least is not None else None
+
+    def _lag(self, parts: SessionParts) -> Lag:
+        def publish(lags: Offsets) -> None:
+            self.metrics.lags(lags)
+            parts.activity_log.lags(lags)
+
+        def fail() -> None:
+            self.metrics.lag_fails()
+            parts.activity_log.lag_fails()
+
+        return Lag(self.settings.kafka, publish, fail, headrooms=self.metrics.headrooms, asked=self.metrics.asked)
+
+    def _serve_queries(self, parts: SessionParts, epoch: int, lag: Lag) -> int | None:
+        """Run queries until a stop is requested, or until Redis has lost data.
+
+        Returns the epoch that the next term has to exceed, None for no next term.
+        """
         while not self._stop.is_set():
             try:
-                self._serve(parts, epoch)
+                self._serve(parts, epoch, lag)
             except NewSchemaError as reason:
                 self.metrics.batch_fails()
                 _log.info("%s: the schema is resolved. The query starts again with it", reason)
@@ -150,12 +173,12 @@ class Runner:
                 _log.info("The views have changed. The query starts again with them")
             except EpochBehindError as reason:
                 _log.warning("Redis has lost its epoch: %s. A new term begins with a larger one", reason)
-                return self._begin_term(at_least=reason.newest)
+                return reason.newest
             except WritesLostError as error:
                 self._writes_lost = error.what
                 self.metrics.fails("redis_data")
                 self._backoff.wait_to_restart(parts.spark, error)
-                return self._begin_term(at_least=epoch)
+                return epoch
             except Exception as error:  # a TidemarkError stays; an error of Spark or py4j gets a name
                 named = self._named(failure.classify(error))
                 if named is not error:
@@ -165,7 +188,7 @@ class Runner:
                 return None
         return None
 
-    def _serve(self, parts: SessionParts, epoch: int) -> None:
+    def _serve(self, parts: SessionParts, epoch: int, lag: Lag) -> None:
         """Prepare the checkpoint and Redis, then run one query; raises what ended it unless a stop was requested."""
         spark, settings = parts.spark, resume.with_buckets(parts.spark, self.settings)
         retention_ms = topics.prepare(settings.kafka)
@@ -200,7 +223,7 @@ class Runner:
                 self.metrics.outlets.watch(term.outlets.progress)
                 term.outlets.start()
             parts.activity_log.query_starts(epoch, position, settings.views)
-            self._run_of(term, parts).run(idle_closer, retention_ms, care)
+            self._run_of(term, parts).run(idle_closer, lag, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:
         _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)

@@ -11,7 +11,8 @@ lag is shown.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -30,11 +31,17 @@ HEADROOM_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
+Level = Callable[[int, Offsets | None], None]
+
+
 class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
-    `level` gets the time in ms just before the request, and the ends of the topics if no record is left to read, else None.
-    Every half minute `headrooms` gets the headrooms of the topics in `retention_ms` (-1: unlimited).
+    `asked` gets the time in ms just before a request that Kafka has answered. `level` gets the same time, and the ends of the
+    topics if no record is left to read, else None. Every half minute `headrooms` gets the headrooms of the topics in
+    `retention_ms` (-1: unlimited).
+
+    It serves the queries of a term, and goes on between them: while Redis is away, the lag grows and is known.
     """
 
     def __init__(
@@ -45,7 +52,8 @@ class Lag(Thread):
         *,
         retention_ms: Mapping[str, int] | None = None,
         headrooms: Callable[[Headrooms], None] = lambda _: None,
-        level: Callable[[int, Offsets | None], None] = lambda _ms, _ends: None,
+        level: Level | None = None,
+        asked: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(name="tidemark-lag", daemon=True)
         self._kafka = kafka
@@ -53,7 +61,9 @@ class Lag(Thread):
         self._failed = failed
         self._retention_ms = retention_ms or {}
         self._headrooms = headrooms
+        self._asked = asked
         self._level = level
+        self._calling_level = threading.Lock()
         self._next_headroom_s = 0.0
         self._wake = threading.Event()
         self._closing = False
@@ -71,11 +81,31 @@ class Lag(Thread):
                 for topic, partitions in end.items():
                     offsets.setdefault(topic, {}).update(partitions)
 
+    @contextmanager
+    def serving(self, retention_ms: Mapping[str, int], level: Level) -> Iterator[None]:
+        """Serve a query in this context; the first one starts the thread. When it ends, no call of `level` runs.
+
+        Call `committed` before, if the checkpoint has a batch.
+        """
+        self._retention_ms = retention_ms
+        self._listen(level)
+        if self.ident is None:
+            self.start()
+        try:
+            yield
+        finally:
+            self._listen(None)
+
+    def _listen(self, level: Level | None) -> None:
+        with self._calling_level:
+            self._level = level
+
     def close(self) -> None:
         """Commit the remaining offsets and end; waits at most as long as two requests to an unreachable broker."""
         self._closing = True
         self._wake.set()
-        self.join(2 * TIMEOUT_S + 1)
+        if self.ident is not None:
+            self.join(2 * TIMEOUT_S + 1)
 
     def run(self) -> None:
         failing = False
@@ -118,7 +148,10 @@ class Lag(Thread):
             t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()} for t, partitions in ends.items()
         }
         self._publish(lags)
-        self._level(asked_ms, None if any(any(each.values()) for each in lags.values()) else reached)
+        self._asked(asked_ms)
+        with self._calling_level:
+            if self._level is not None:
+                self._level(asked_ms, None if any(any(each.values()) for each in lags.values()) else reached)
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S

@@ -73,6 +73,30 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWor
     assert sum(world.group().values()) == world.sent
 
 
+def test_the_lag_is_known_and_grows_while_redis_is_away(broker_server: Broker, tmp_path: Path, prefix: str) -> None:
+    """Else TidemarkLagUnknown blames Kafka for an outage of Redis."""
+    broker_server.create_topic(f"daemon-{prefix}", partitions=2)
+    with Redis(tmp_path / "redis", appendonly=True) as redis:
+        world = DaemonWorld(broker_server, redis, tmp_path, f"daemon-{prefix}")
+        world.send(100)
+        with world.start("service") as service:
+            until(service.is_ready, STARTS_S, "the first batch")
+            until(lambda: "tidemark_lag_records{" in service.get("/metrics")[1], 60, "lags")
+            until(lambda: service.metric("lag_records") == 0, 60, "no lag")
+            redis.kill()
+            world.send(500)
+            until(lambda: service.status()["state"] == "restarting", 60, "the query has failed")
+            failed_ms = service.status()["last_error"]["at_ms"]
+            until(
+                lambda: service.metric("lag_timestamp_seconds") > failed_ms / 1000 + 5, 60, "Kafka is asked after that"
+            )
+            assert service.metric("lag_records") == 500
+            assert service.metric("query_running") == 0
+            redis.start()
+            until(lambda: service.metric("lag_records") == 0, 120, "the query goes on")
+            assert service.stop() == 0, service.log.read_text()
+
+
 def test_a_standby_under_spark_submit_outlives_a_hang_up(world: DaemonWorld) -> None:
     """Its JVM has no Spark yet, and the default of SIGHUP ends a JVM with 129."""
     world.redis.set(f"{world.topic}:lease", "elsewhere:1:2:3:token", px=600_000)

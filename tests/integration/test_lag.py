@@ -1,6 +1,7 @@
 """The lag is that of the checkpoint's committed batches, whatever a consumer group's offsets say."""
 
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,42 @@ def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
         assert looks[0] == ({topic: {0: 10}}, None)
     finally:
         lag.close()
+
+
+def test_between_two_queries_the_lag_is_asked_for_and_no_silence_is_seen(
+    broker_server: Broker, prefix: str, tmp_path: Path
+) -> None:
+    """While Redis is away there is no query, and Kafka answers."""
+    topic = f"lag-{prefix}"
+    broker_server.create_topic(topic, 1)
+    made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
+    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    asked, looks = list[int](), list[tuple[str, int]]()
+    answered = threading.Event()
+
+    def on_answer(at_ms: int) -> None:
+        asked.append(at_ms)
+        answered.set()
+
+    def wait() -> None:
+        """Until Kafka has answered twice: the first answer may be one that was under way."""
+        for _ in range(2):
+            answered.clear()
+            assert answered.wait(60)
+
+    lag = Lag(kafka, lambda _: None, lambda: None, asked=on_answer)
+    with closing(lag):
+        assert not lag.is_alive(), "before the first query there is no position"
+        with lag.serving({topic: -1}, lambda at_ms, _: looks.append(("first", at_ms))):
+            wait()
+        seen, before = list(looks), len(asked)
+        wait()
+        assert looks == seen
+        assert len(asked) > before
+        with lag.serving({topic: -1}, lambda at_ms, _: looks.append(("second", at_ms))):
+            wait()
+    assert {name for name, _ in looks[len(seen) :]} == {"second"}
+
+
+def test_a_lag_that_no_query_has_begun_ends_at_once(tmp_path: Path) -> None:
+    Lag(settings("redis://127.0.0.1:1", "none", "127.0.0.1:1").kafka, lambda _: None, lambda: None).close()
