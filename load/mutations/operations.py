@@ -230,11 +230,39 @@ MUTATIONS = (
         "the metrics port takes as many connections as come",
         "whoever reaches it takes a thread with each",
         ("P9",),
-        (Edit("service/monitoring/server.py", "if self._free.acquire(blocking=False):", "if True:"),),
+        (Edit("service/monitoring/server.py", "if not self._free.acquire(blocking=False):", "if False:"),),
         (
             "tests/unit/test_server.py::"
             "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
         ),
+    ),
+    Mutation(
+        "permit-lost",
+        "a connection whose thread cannot start keeps its permit",
+        "after 32 such connections the metrics port answers nobody until the process ends",
+        ("P9",),
+        (
+            Edit(
+                "service/monitoring/server.py",
+                "            self._free.release()\n            self.shutdown_request",
+                "            self.shutdown_request",
+            ),
+        ),
+        ("tests/unit/test_server.py::test_a_thread_that_cannot_start_costs_its_connection_and_no_other[request]",),
+    ),
+    Mutation(
+        "lag-of-a-query",
+        "between two queries nobody asks Kafka for the lag",
+        "TidemarkLagUnknown fires while Redis is away, and the lag stands",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/lag.py",
+                "                if not self._closing:\n",
+                "                if not self._closing and self._level is not None:\n",
+            ),
+        ),
+        ("tests/integration/test_daemon.py::test_the_lag_is_known_and_grows_while_redis_is_away",),
     ),
     Mutation(
         "headroom-measured-once",
