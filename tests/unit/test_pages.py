@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from load.servers.web import answer
 from service.cli import main
 from service.commands import check, query, support, watch
 from service.errors import SetupError
@@ -98,6 +99,7 @@ def test_a_service_is_asked_past_a_proxy(proxied: list[str], tmp_path: Path) -> 
         assert line.detail.endswith("is in use by the running service")
         page = dict(support._parts(settings, []))["status.json"]
         assert '"state": "waiting"' in page()
+        assert answer(f"http://127.0.0.1:{port}/healthz")[0] == 200, "the demo and the tests ask so"
     assert proxied == []
 
 
@@ -110,12 +112,12 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("said", ANSWERS.values(), ids=ANSWERS)
 def test_another_program_at_the_address_is_named_as_one(
-    answer: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    said: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "tidemark.toml"
-    with foreign(answer) as port:
+    with foreign(said) as port:
         text = f"127.0.0.1:{port} does not answer as a Tidemark service does. If another program holds the port"
         config.write_text(GOOD + f"\n[metrics]\nport = {port}\n")
         assert main(["status", "--config", str(config)]) == 1
