@@ -327,7 +327,7 @@ def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
     monkeypatch.setattr(correct.Correction, "_round", fenced)
     with pytest.raises(SinkError, match="another correction or replay has begun"):  # FencedError would end its thread
         world.term(*minutes(20, 21))
-    world.term()
+    world.term(*minutes(21, 22))
     assert len(rounds) == 2
     assert world.redis.get(world.key("republish")) is None
     world.assert_right()
