@@ -14,7 +14,7 @@ _SHORTEST = 4
 """Shorter secrets are not replaced: they would take letters out of every line."""
 _LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\"]{0,500}:[^/\s@'\"]{0,500}@", re.IGNORECASE)
 _NAME = (
-    r"(?:password|passwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info)"
+    r"(?:password|passwd|\bpwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info)"
     r"[\w.-]{0,80}"
 )
 """A name that says secret, from the word on. Lengths are limited, so that a long line takes no quadratic time."""
@@ -27,6 +27,8 @@ _PLACES = (".location", ".file", ".url")
 """Ends of names of options whose values say where a secret is, such as `ssl.key.location`."""
 _WITHIN = re.compile(rf"""{_NAME}\s*[=:]\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s,;&"'{{}}()[\]]+))""", re.IGNORECASE)
 """Such a name in the value of an option, with its value: JAAS escapes quotes by a backslash."""
+_PLAIN = re.compile(r"true|false|\d{1,9}", re.IGNORECASE)
+"""A switch or a time, such as of `tokenauth` or `tokenlifetime`: *** in its place would spoil every text."""
 _LOGIN_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s@'\":]{0,500}:([^/\s@'\"]{1,500})@", re.IGNORECASE)
 _PARAMETER = re.compile(rf"[?&;][\w.-]{{0,40}}{_NAME}=([^&;#]+)", re.IGNORECASE)
 _HEADER = re.compile(r"\b(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',]+", re.IGNORECASE)
@@ -100,8 +102,10 @@ def _of_option(name: str, value: str) -> Iterator[str]:
             yield value.partition(":")[2]
     yield from _of_address(value)
     for quoted, single, bare in _WITHIN.findall(value):
-        yield quoted or single or bare
-        yield re.sub(r"\\(.)", r"\1", quoted)
+        found = quoted or single or bare
+        if not _PLAIN.fullmatch(found):
+            yield found
+            yield re.sub(r"\\(.)", r"\1", quoted)
 
 
 def _of_address(text: str) -> Iterator[str]:

@@ -258,8 +258,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/monitoring/lag.py",
-                "                if not self._closing:\n",
-                "                if not self._closing and self._level is not None:\n",
+                "                if not is_last:\n",
+                "                if not is_last and self._level is not None:\n",
             ),
         ),
         ("tests/integration/test_daemon.py::test_the_lag_is_known_and_grows_while_redis_is_away",),

@@ -36,8 +36,9 @@ def options(settings: Settings, config: Path) -> list[str]:
     redis = settings.redis
     url = urlsplit(redis.url.get_secret_value())
     address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
-    service = f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"
-    found = ["--redis", address, "--prefix", redis.prefix, "--service", service]
+    found = ["--redis", address, "--prefix", redis.prefix]
+    if settings.metrics.port:  # else nobody knows which port the service has
+        found += ["--service", f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"]
     rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]
     found += ["--rejects", shlex.join(rejects)]
     found += ["--cluster"] if redis.cluster else []

@@ -110,11 +110,12 @@ class Lag(Thread):
     def run(self) -> None:
         failing = False
         while True:
+            is_last = self._closing
             try:
                 if self._consumer is None:
                     self._consumer = clients.consumer(self._kafka, small=True, uncommitted=True)
                 self._commit(self._consumer)
-                if not self._closing:
+                if not is_last:
                     self._show(self._consumer)
                 failing = False
             except (KafkaException, SettingsError) as error:
@@ -122,7 +123,7 @@ class Lag(Thread):
                 if not failing:
                     _log.warning("Lag and consumer group are not updated: %s", clients.text(error))
                 failing = True
-            if self._closing:
+            if is_last:
                 if self._consumer is not None:
                     self._consumer.close()
                 return
@@ -147,6 +148,8 @@ class Lag(Thread):
         lags = {
             t: {p: max(0, end - reached[t][p]) for p, (_, end) in partitions.items()} for t, partitions in ends.items()
         }
+        if self._closing:  # another process may show the lag by now
+            return
         self._publish(lags)
         self._asked(asked_ms)
         with self._calling_level:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from service.settings import Metrics
 
 ANSWER_S = 5.0
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to listen on is none to ask at
+_ANY = dict.fromkeys(("0.0.0.0", "::"), "127.0.0.1")  # noqa: S104 - an address to listen on is none to ask at
 NO_PIPELINE = "There is no such pipeline"
 """How the answer begins to a name that no pipeline of the process has."""
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -26,7 +26,9 @@ def require_complete(views: Iterable[View]) -> None:
     """Raise SettingsError if the service computes the past of a view: it would write over what is written beside it."""
     if filling := [view.of for view in views if view.is_marked]:
         what = f"The service computes the past of the view {filling[0]} at this moment"
-        raise SettingsError(what, remedy="Run it again when `tidemark views list` shows the view as complete")
+        raise SettingsError(
+            what, remedy="Run it again, for a span that begins as early, when `tidemark views list` has it as complete"
+        )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ Name = Annotated[str, AfterValidator(check_name)]
 def read_secret(path: Path) -> str:
     """Return the text of a password's file without space around it. Raises OSError, also for a file that is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8-sig").strip()  # some editors begin a file with a mark
     except UnicodeDecodeError:  # has the bytes of the password
         raise OSError(errno.EILSEQ, "the file is not UTF-8 text", str(path)) from None
 

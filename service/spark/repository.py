@@ -118,7 +118,7 @@ def _put(jar: Jar, folder: Path, source: _Source) -> None:
 
 
 def _remove(jar: Path) -> str:
-    jar.unlink()
+    jar.unlink(missing_ok=True)  # another run may have removed it
     return jar.name
 
 

@@ -96,3 +96,37 @@ def test_between_two_queries_the_lag_is_asked_for_and_no_silence_is_seen(
 
 def test_a_lag_that_no_query_has_begun_ends_at_once(tmp_path: Path) -> None:
     Lag(settings("redis://127.0.0.1:1", "none", "127.0.0.1:1").kafka, lambda _: None, lambda: None).close()
+
+
+def test_a_lag_that_ends_commits_the_newest_offsets_and_shows_nothing_more(
+    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told to end while a broker takes its time: another process may have the lease, and show the lag, by then."""
+    topic = f"last-lag-{prefix}"
+    broker_server.create_topic(topic, 1)
+    made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
+    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    shown: list[Offsets] = []
+    asked, answered = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> dict[str, dict[int, tuple[int, int]]]:
+        asked.set()
+        assert answered.wait(60)
+        return {topic: {0: (0, 10)}}
+
+    monkeypatch.setattr("service.monitoring.lag.edges", slow)
+    lag = Lag(kafka, shown.append, lambda: None)
+    lag.start()
+    assert asked.wait(60)
+    lag.committed({topic: {0: 7}})
+    closing_ = threading.Thread(target=lag.close)
+    closing_.start()
+    while not lag._closing:
+        pass
+    answered.set()
+    closing_.join(60)
+    assert shown == []
+    group = Consumer({"bootstrap.servers": broker_server.bootstrap, "group.id": prefix, "log_level": 0})
+    [stored] = group.committed([TopicPartition(topic, 0)], timeout=30)
+    group.close()
+    assert stored.offset == 7

@@ -70,7 +70,11 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Scripts:
 
 
 def test_a_submission_sends_what_the_driver_needs_and_nothing_else(scripts: Scripts) -> None:
-    own = {"LANG": "C.UTF-8", "TIDEMARK_LOG": "json", "TIDEMARK_REDIS__PASSWORD_FILE": "/etc/tidemark/redis.password"}
+    own = {
+        "LANG": "C.UTF-8",
+        "TIDEMARK_OTEL__ENDPOINT": "http://c:4318/v1/traces?user=a@b",
+        "TIDEMARK_REDIS__PASSWORD_FILE": "/etc/tidemark/redis.password",
+    }
     # The service accepts an empty password as none.
     others = {"AWS_SECRET_ACCESS_KEY": "x", "SPARK_LOCAL_IP": "10.0.0.9", "TIDEMARK_KAFKA__PASSWORD": ""}
     _, sent = scripts.submitted(**own, **others)
@@ -91,6 +95,8 @@ def test_a_submission_sends_what_the_driver_needs_and_nothing_else(scripts: Scri
         ("TIDEMARK_REFERENCE__URL", "jdbc:postgresql://db/devices?user=me&password=canary"),
         ("TIDEMARK_REFERENCE__URL", "jdbc:sqlserver://db;user=me;password=canary"),
         ("TIDEMARK_MAVEN_REPOSITORY", "https://ci:canary@nexus.example/maven2"),
+        ("TIDEMARK_REFERENCE__URL", "jdbc:oracle:thin:me/canary@//db:1521/devices"),
+        ("TIDEMARK_REFERENCE__URL", "jdbc:mysql://db/devices?user=me&pwd=canary"),
         ("TIDEMARK_OTEL__ENDPOINT", "https://me:canary@collector/v1/traces"),
         ("TIDEMARK_OTEL__ENDPOINT", "https://collector/v1/traces?api_key=canary"),
         ("TIDEMARK_DASHBOARD_TOKEN", "canary"),

@@ -56,3 +56,9 @@ def test_a_password_file_that_is_not_utf_8_is_named(
         read(secret)
     assert str(secret) in str(caught.value)
     assert "ss-w" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_mark_with_which_some_editors_begin_a_file_is_no_part_of_the_password(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"\xef\xbb\xbfpassword\r\n")
+    assert _PasswordFile(None, secret).get_credentials() == ("password",)

@@ -57,7 +57,8 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
     [
         ("sasl.jaas.config", JAAS.format('pa\\"ss9'), ['pa\\"ss9', 'pa"ss9']),
         ("ssl.key.password", "of-the-key", ["of-the-key"]),
-        ("sasl.oauthbearer.config", "scope=read client_secret=of-oauth", ["of-oauth"]),
+        ("sasl.oauthbearer.config", "scope=read client_secret=of-oauth tokenlifetime=3600", ["of-oauth"]),
+        ("client.rack", "jdbc:mysql://db/x?user=fleet&pwd=in-url", ["in-url"]),
         ("sasl.oauthbearer.assertion.private.key.passphrase", "of-the-key", ["of-the-key"]),
         ("sasl.oauthbearer.assertion.private.key.pem", "-----BEGIN X", ["-----BEGIN X"]),
         ("basic.auth.user.info", "fleet:of-basic", ["fleet:of-basic", "of-basic"]),
@@ -70,7 +71,7 @@ def test_secrets_in_the_value_of_an_option_are_hidden_where_they_stand_alone(
 ) -> None:
     found = secrets_of(settings(kafka={"bootstrap": "b:1", "topics": ["t"], "options": {name: value}}))
     assert set(secrets) <= set(found)
-    assert not {"fleet", "read", "proxy:3128", "https://h/t?x=1&api_key=in-url"} & set(found)
+    assert not {"fleet", "read", "3600", "proxy:3128", "https://h/t?x=1&api_key=in-url"} & set(found)
 
 
 @pytest.mark.parametrize("name", ["ssl.key.location", "sasl.oauthbearer.assertion.private.key.file"])

@@ -101,7 +101,7 @@ def _is_http(url: str) -> bool:
 
 def _secret(path: Path | None, option: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8").strip() if path else ""
+        text = path.read_text(encoding="utf-8-sig").strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{option} {path}: {error}"
         raise OptionsError(msg) from error
