@@ -146,8 +146,7 @@ class Run:
         known = {device: start for device, (start, _) in log.sessions.items() if start >= read.whole_from_ms}
         only = Chosen({}, begin, known=known)
         if kind == WINDOWS:
-            each = [(view.name, measure) for view in settings.closing_views for measure in settings.view_measures(view)]
-            only = Chosen(dict.fromkeys(each, begin), expired=True)
+            only = Chosen(dict.fromkeys(settings.closing, begin), expired=True)
         watermark_ms, rejects = self._sink.micro_batch.watermark_ms, Observation()
         counted = _counted(read.admitted, part, rejects)
         closed = rebuild.closed_values(self._recomputation, counted, watermark_ms, read.whole_from_ms, only)

@@ -245,7 +245,7 @@ class Correction:
         """
         settings = self._settings
         served = view_versions.stored(settings, opened(self._recomputation.spark, settings.service.checkpoint))
-        if added := sorted(_columns(served) - _columns(settings)):
+        if added := sorted(set(served.closing) - set(settings.closing)):
             what = f"The service has got the view {added[0][0]} with {added[0][1]} since this run began"
             raise CheckpointError(what, remedy="Run it again: it finishes what this run has begun, with that view")
 
@@ -257,11 +257,6 @@ class Correction:
             self._settings.kafka,
             [Mark(place, state, {"event_ms": ms}) for place, ms in zip(late.places(table), times, strict=True)],
         )
-
-
-def _columns(settings: Settings) -> set[tuple[str, str]]:
-    """The views with windows, by name in keys, with their measures."""
-    return {(view.name, measure) for view in settings.closing_views for measure in settings.view_measures(view)}
 
 
 def _first(readings: pa.Table) -> dict[str, int]:

@@ -279,6 +279,11 @@ class Settings(Section):
         return tuple(view for view in self.views if not view.is_endless)
 
     @property
+    def closing(self) -> tuple[tuple[str, str], ...]:
+        """The views with windows, each with each of its measures: (view, measure)."""
+        return tuple((view.name, m) for view in self.closing_views for m in self.view_measures(view))
+
+    @property
     def endless(self) -> tuple[tuple[str, str], ...]:
         """The views without windows, each with each of its measures: (view, measure)."""
         return tuple((view.name, m) for view in self.views if view.is_endless for m in self.view_measures(view))
