@@ -59,12 +59,17 @@ def stripped(text: str, secrets: Sequence[str]) -> str:
 
 def is_secret(option: str, value: str) -> bool:
     """Return whether an option of a client library has a secret, by its name or in its value."""
-    return (bool(_OPTION.search(option)) and not option.endswith(_PLACES)) or has_secret(value)
+    return _says_secret(option) or has_secret(value)
 
 
 def has_secret(text: str) -> bool:
     """Return whether a text has what `stripped` takes out without knowing the secrets."""
     return stripped(text, ()) != text
+
+
+def _says_secret(option: str) -> bool:
+    """Whether the value of an option of this name is a secret."""
+    return bool(_OPTION.search(option)) and not option.endswith(_PLACES)
 
 
 def _masked(assigned: re.Match[str]) -> str:
@@ -96,7 +101,7 @@ def _secrets(settings: "Settings") -> Iterator[str]:
 
 def _of_option(name: str, value: str) -> Iterator[str]:
     """The value of an option whose name says secret, and secrets within the value of any option."""
-    if _OPTION.search(name) and not name.endswith(_PLACES):
+    if _says_secret(name):
         yield value
         if name.endswith("user.info"):  # user:password
             yield value.partition(":")[2]
