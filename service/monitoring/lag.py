@@ -32,14 +32,15 @@ _log = logging.getLogger(__name__)
 
 
 Level = Callable[[int, Offsets | None], None]
+"""Gets the time of a request in ms, and the ends of the topics if no record is left to read."""
 
 
 class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
     `asked` gets the time in ms just before a request that Kafka has answered. `level` gets the same time, and the ends of the
-    topics if no record is left to read, else None. Every half minute `headrooms` gets the headrooms of the topics in
-    `retention_ms` (-1: unlimited).
+    topics if no record is left to read, else None. Every half minute `headrooms` gets the headrooms of the topics of the query
+    that is served.
 
     It serves the queries of a term, and goes on between them: while Redis is away, the lag grows and is known.
     """
@@ -50,7 +51,6 @@ class Lag(Thread):
         publish: Callable[[Offsets], None],
         failed: Callable[[], None],
         *,
-        retention_ms: Mapping[str, int] | None = None,
         headrooms: Callable[[Headrooms], None] = lambda _: None,
         level: Level | None = None,
         asked: Callable[[int], None] = lambda _: None,
@@ -59,7 +59,7 @@ class Lag(Thread):
         self._kafka = kafka
         self._publish = publish
         self._failed = failed
-        self._retention_ms = retention_ms or {}
+        self._retention_ms: Mapping[str, int] = {}
         self._headrooms = headrooms
         self._asked = asked
         self._level = level
@@ -84,6 +84,8 @@ class Lag(Thread):
     @contextmanager
     def serving(self, retention_ms: Mapping[str, int], level: Level) -> Iterator[None]:
         """Serve a query in this context; the first one starts the thread. When it ends, no call of `level` runs.
+
+        `retention_ms` has the topics whose headrooms are shown (-1: unlimited).
 
         Call `committed` before, if the checkpoint has a batch.
         """
