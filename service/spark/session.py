@@ -172,7 +172,7 @@ def build(
 
 def warn_of_noexec(folder: str) -> None:
     """Warn if no library can be loaded from Java's temporary folder: Spark's error would name a method of RocksDB or Snappy."""
-    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+    if Path(folder).is_dir() and os.statvfs(folder).f_flag & os.ST_NOEXEC:
         text = "%s is mounted with noexec, and Spark loads RocksDB, Snappy and Zstandard from there. Mount it with exec, or %s"
         _log.warning(text, folder, "start with SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER")
 
