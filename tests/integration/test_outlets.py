@@ -52,6 +52,24 @@ def make_world(spark: SparkSession, broker_server: Broker, redis_server: Redis, 
     return make
 
 
+@pytest.fixture
+def make_correcting(
+    spark: SparkSession,
+    broker_server: Broker,
+    redis_server: Redis,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Correcting]:
+    """Corrected values leave with the next batch."""
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+
+    def make(*outlets: dict[str, Any]) -> Correcting:
+        return Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=list(outlets))
+
+    return make
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """All rows of a Parquet outlet, by pyarrow's reader of partitioned data sets."""
     return ds.dataset(path, format="parquet", partitioning="hive").to_table().to_pylist() if path.exists() else []
@@ -296,19 +314,12 @@ def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
 
 
 def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_correcting: Callable[..., Correcting], tmp_path: Path
 ) -> None:
-    outlets = [
+    world = make_correcting(
         {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
         {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
-    ]
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    world = Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets)
+    )
     world.term(*BASE, *LATE)
     assert world.assert_right().compared["outlet files"] > 50
     began_ms = clock.now_ms()
@@ -327,17 +338,10 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
 
 
 def test_a_backfill_after_a_correction_reaches_the_outlets(
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
-    monkeypatch: pytest.MonkeyPatch,
+    make_correcting: Callable[..., Correcting], spark: SparkSession, tmp_path: Path
 ) -> None:
     """A reading was rejected by a limit that was wrong, and a late one was corrected: both belong to one window."""
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    outlets = [{"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")}]
-    world = Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets)
+    world = make_correcting({"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")})
 
     def limit(**ranges: tuple[float, float]) -> None:
         admission = world.settings.admission.model_copy(update={"ranges": ranges})
