@@ -365,9 +365,8 @@ class _Rebuild:
 
     def _switch(self, lease: Lease) -> None:
         self._finish_event_time()
-        with closing(
-            Fence(self.settings.redis)
-        ) as fence:  # corrections and backfills leave what outlets lack in the folder
+        # Corrections and backfills, which leave in the folder what outlets lack, end before it is copied.
+        with closing(Fence(self.settings.redis)) as fence:
             self._carry()
             self.folders.settle(self.folders.used)
             is_read_again = self._comparison is None or self._comparison.differences > 0

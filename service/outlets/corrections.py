@@ -53,11 +53,11 @@ def names(outbox: Outbox) -> list[str]:
     return sorted(found, key=lambda name: tuple(map(int, name.split("-")[1:])))
 
 
-Stored = Sequence[tuple[int, int] | None]
+InRedis = Sequence[tuple[int, int] | None]
 """Revision and count that Redis has for the key of each row of a table, None for no key."""
 
 
-def corrected(table: pa.Table, stored: Stored, revision: int) -> pa.Table:
+def corrected(table: pa.Table, stored: InRedis, revision: int) -> pa.Table:
     """Return the rows that Redis has with as many readings, or has no more, with a revision.
 
     It must be larger than any before, which Redis may have forgotten: with the key, or with all of its data.
@@ -65,14 +65,14 @@ def corrected(table: pa.Table, stored: Stored, revision: int) -> pa.Table:
     return _kept(table, stored, np.full(table.num_rows, revision, np.int64))
 
 
-def backfilled(table: pa.Table, stored: Stored, revision: int) -> pa.Table:
+def backfilled(table: pa.Table, stored: InRedis, revision: int) -> pa.Table:
     """Return the rows as `corrected` does. Those that never changed in Redis, or are there no more, have revision 0: outlets
     may have newer ones."""
     has_changed = [each is not None and each[0] > 0 for each in stored]
     return _kept(table, stored, np.where(np.array(has_changed, np.bool_), revision, 0))
 
 
-def _kept(table: pa.Table, stored: Stored, revisions: npt.NDArray[np.int64]) -> pa.Table:
+def _kept(table: pa.Table, stored: InRedis, revisions: npt.NDArray[np.int64]) -> pa.Table:
     counts: npt.NDArray[np.int64] = table["count"].to_numpy()
     keep = [each is None or each[1] == count for each, count in zip(stored, counts, strict=True)]
     column = pa.field(REVISION, pa.int64(), nullable=False)

@@ -89,7 +89,7 @@ class Filler:
         all_of_it = reader.source((from_ms, until_ms))
         # No correction begins beside this one, and an earlier one ends with an error if it sees the new views (correct.py).
         run = past.recomputation(term, reader.settings)
-        decided = past.decided(run)
+        decided = past.present_decisions(run)
         begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
         for span in reader.parts((begins_ms, until_ms)):
             began_s = clock.monotonic_s()

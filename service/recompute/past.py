@@ -68,7 +68,7 @@ def decisions(run: Recomputation, log: Log | None) -> Decisions:
     return Decisions(log.refused, rows, log.gone_ms + 1, in_values)
 
 
-def decided(run: Recomputation) -> Decisions:
+def present_decisions(run: Recomputation) -> Decisions:
     """Return the decisions of now: readings that were behind the watermark are admitted, unless a correction has run.
 
     Raises SourceError and CheckpointError.

@@ -333,7 +333,7 @@ class Republisher:
             text = "These records cannot be read again: %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
         run = past.recomputation(self.term, settings)
-        admitted, whole_from_ms = past.admitted(run, source, past.decided(run))
+        admitted, whole_from_ms = past.admitted(run, source, past.present_decisions(run))
         closed = rebuild.closed_values(run, admitted, watermark_ms, whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("Closed values", outcome, closed.unrecoverable)
