@@ -1,6 +1,7 @@
 """What all tests share: one Spark session a process, made the way the service makes its own."""
 
 import gc
+import json
 import os
 import re
 import warnings
@@ -60,6 +61,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(_LONGEST) + (item.path.parent.name not in {"integration", "stream"})
 
     items.sort(key=rank)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Keep the number of the case that a test marked `silent` plays, for the report of `make silent`."""
+    item.user_properties += [("silent", str(mark.args[0])) for mark in item.iter_markers("silent")]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """With TIDEMARK_SILENT=FILE, write the cases that the run has played and those of them that failed."""
+    if not (file := os.environ.get("TIDEMARK_SILENT")):
+        return
+    outcomes = [
+        (dict(report.user_properties).get("silent"), report.outcome)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport) and (report.when == "call" or report.failed)
+    ]
+    played = sorted({case for case, _ in outcomes if case})
+    failed = sorted({case for case, outcome in outcomes if case and outcome != "passed"})
+    result = {"cases": len(played), "violations": len(failed), "played": played, "failed": failed}
+    Path(file).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 class _Files(LoadScopeScheduling):
