@@ -105,7 +105,9 @@ def _java(_: Settings) -> Iterator[Line]:
 
 
 def _jars(_: Settings) -> Iterator[Line]:
-    yield ok("jars", f"{jars.folder()}, all {len(jars.complete())} jars")
+    number = len(jars.complete())
+    jars.require_tested()
+    yield ok("jars", f"{jars.folder()}, all {number} jars, for PySpark {jars.PYSPARK}")
 
 
 def _metrics_port(settings: Settings) -> Iterator[Line]:

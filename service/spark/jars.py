@@ -20,6 +20,11 @@ from service.spark.home import installed
 from service.spark.places import CHECKOUT, DEPLOY, cache
 
 LOCK = DEPLOY / "jars.lock"
+PYSPARK = "4.1.4"
+"""The version that the tests run with, with Spark's modules of the lock; tests/unit/test_jars.py compares the pins with it.
+
+PySpark before 4.1.4 leaves a socket of each task of the state operator open (SPARK-58932): the service ends within hours.
+"""
 GROUPS = ("spark", "broker")
 MORE_GROUPS = ("s3", "hdfs")
 """Groups that only some need: a checkpoint on S3, and the plays of `make cluster`."""
@@ -100,14 +105,31 @@ def complete(group: str = "spark") -> list[Path]:
     return sorted(place.glob("*.jar"))
 
 
+def require_tested() -> None:
+    """Raise SetupError unless the installed PySpark and the folder's modules of Spark are those that the tests run with."""
+    if (present := version("pyspark")) != PYSPARK:
+        what = f"PySpark {present} is installed, and Tidemark {version('tidemark')} is tested with {PYSPARK} only"
+        raise SetupError(
+            what, remedy=f"Run `pip install pyspark=={PYSPARK}`, or install the Tidemark that is for {present}"
+        )
+    modules = {jar.name for jar in locked("spark") if jar.coordinates.startswith("org.apache.spark:")}
+    for jar in other_versions("spark", folder()):
+        if wanted := [name for name in modules if _artifact(name) == _artifact(jar.name)]:
+            what = f"{jar} is a module of another Spark: PySpark {PYSPARK} is tested with {wanted[0]}"
+            raise SetupError(what, remedy="Run `tidemark jars`, which replaces it")
+
+
 def class_path() -> str:
-    """Return Tidemark's jars as a class path, without the jars that Spark has too. Raises SetupError when jars are missing.
+    """Return Tidemark's jars as a class path, without the jars that Spark has too.
+
+    Raises SetupError when jars are missing, or when PySpark or Spark's modules are in a version that is not tested.
 
     The jars for S3 are in it if `tidemark jars --group s3` has fetched them.
 
     The JVM searches the extra class path before Spark's own. An slf4j-api 1.7 there (a dependency of the Kafka connector) would
     hide Spark's 2.0 and silence all logging.
     """
+    require_tested()
     shipped = {_artifact(jar.name) for jar in (installed() / "jars").glob("*.jar")}
     ours = [*complete(), *(complete("s3") if folder("s3").is_dir() else ())]
     return os.pathsep.join(str(jar) for jar in ours if _artifact(jar.name) not in shipped)

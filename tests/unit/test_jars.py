@@ -255,6 +255,37 @@ def test_fetching_removes_other_versions_of_its_jars_and_no_other_jars(
     assert "one-0.9.jar" not in class_path
 
 
+def test_another_pyspark_or_a_module_of_another_spark_is_refused_with_the_tested_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
+    connector = Jar("spark", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3", "")
+    monkeypatch.setattr(jars, "locked", lambda _group: [connector])
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "spark-sql-kafka-0-10_2.13-4.1.3.jar").write_bytes(b"")
+    assert "spark-sql-kafka-0-10_2.13-4.1.3.jar" in jars.class_path()
+    (tmp_path / "spark" / "spark-sql-kafka-0-10_2.13-4.2.0.jar").write_bytes(b"")
+    with pytest.raises(
+        SetupError, match=r"-4\.2\.0\.jar is a module of another Spark: PySpark .* -?.*4\.1\.3\.jar.*tidemark jars"
+    ):
+        jars.class_path()
+    monkeypatch.setattr(jars, "PYSPARK", "4.1.1")
+    with pytest.raises(SetupError, match=r"PySpark 4\.1\.4 is installed.*tested with 4\.1\.1 only.*pyspark==4\.1\.1"):
+        jars.class_path()
+
+
+def test_every_pin_of_pyspark_is_the_tested_version() -> None:
+    root = DEPLOY.parent
+    pins = {
+        "pyproject.toml": f'"pyspark=={jars.PYSPARK}"',
+        "requirements.lock": f"pyspark=={jars.PYSPARK} ",
+        "deploy/container/requirements.lock": f"pyspark=={jars.PYSPARK} ",
+        "deploy/kubernetes/components/executors/spark-application.yaml": f"sparkVersion: {jars.PYSPARK}\n",
+        "docs/operator/install.md": f"| 3.11 | 17 | {jars.PYSPARK} | 6.2 | all tests |",
+    }
+    assert [file for file, pin in pins.items() if pin not in (root / file).read_text(encoding="utf-8")] == []
+
+
 def test_the_lock_has_each_group_and_every_artifact_of_the_pom() -> None:
     lines = [line.split() for line in (DEPLOY / "jars.lock").read_text().splitlines() if not line.startswith("#")]
     assert {line[0] for line in lines} == {*GROUPS, *MORE_GROUPS}
