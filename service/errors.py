@@ -15,7 +15,8 @@
     |-- CheckpointError      8   the checkpoint does not fit this version or these settings, or is damaged
     |-- QueryError           9   the streaming query failed for a reason that is none of the above
     |   |-- WorkerLostError      an executor or a Python worker died, was killed or cut off
-    |   `-- SparkLostError       Spark itself has ended: the JVM, or the application on the cluster
+    |   |-- SparkLostError       Spark itself has ended: the JVM, or the application on the cluster
+    |   `-- ExhaustedError       the process is near a limit of the system: open files, threads
     |-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
     |-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
     `-- OutletError         12   an outlet: unreachable, full, or too slow
@@ -134,6 +135,12 @@ class SparkLostError(QueryError):
     """Spark has ended, and this process cannot continue without it."""
 
     code = "QUERY_SPARK_LOST"
+
+
+class ExhaustedError(QueryError):
+    """The process has nearly as much of something as the system allows, and only a new process has less."""
+
+    code = "QUERY_EXHAUSTED"
 
 
 class SetupError(TidemarkError):

@@ -56,6 +56,11 @@ class Application:
         session.begin(own, settings)
         return own, warm_up
 
+    def require_room(self) -> None:
+        """Raise ExhaustedError when a process of the service is near a limit of the system."""
+        if self._resources is not None:
+            self._resources.require_room()
+
     def _started(self, settings: Settings) -> tuple[SparkSession, WarmUp]:
         # The reference needs pandas, and Python waits while Spark starts.
         threading.Thread(target=importlib.import_module, args=["pandas"], name="tidemark-import", daemon=True).start()

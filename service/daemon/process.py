@@ -4,7 +4,8 @@
     several    service/daemon/pipeline.py runs each in a thread of its own; the main thread waits for the end
 
 A pipeline among several that fails begins again, and the others go on. The process ends by an error when all pipelines have
-failed, or when Spark has ended: then only a new process helps. A pipeline that an operator has stopped has not failed.
+failed, and when only a new process helps: Spark has ended, or a limit of the system is near. A pipeline that an operator has
+stopped has not failed.
 """
 
 import logging
@@ -22,7 +23,7 @@ from service.daemon.application import Application
 from service.daemon.control import Control
 from service.daemon.pipeline import Pipeline
 from service.daemon.shutdown import LIMIT_S, Shutdown
-from service.errors import SparkLostError, TidemarkError
+from service.errors import ExhaustedError, SparkLostError, TidemarkError
 from service.monitoring.board import Board
 from service.monitoring.monitor import Monitor
 from service.monitoring.pages import host_port
@@ -128,7 +129,7 @@ class Process:
     def _failure(self) -> TidemarkError | None:
         """Return the error that ends the process, None while a pipeline may go on."""
         errors = [each.error for each in self._pipelines if each.error is not None]
-        lost = next((each for each in errors if isinstance(each, SparkLostError)), None)
+        lost = next((each for each in errors if isinstance(each, SparkLostError | ExhaustedError)), None)
         has_all = all(each.monitor.status.has_failed for each in self._pipelines)
         return lost or (errors[0] if has_all and errors else None)
 

@@ -140,6 +140,7 @@ class QueryRun:
                 return
             if self._parts.refresher is not None:
                 self._parts.refresher.require_young()
+            self._parts.require_room()
             has_committed = self._note_commits(poll, lag)
             self._activity.look()
             if has_committed:

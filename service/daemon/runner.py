@@ -75,7 +75,7 @@ class Runner:
             if epoch is None or self._stop.is_set():
                 return
             spark, warm_up = self._application.open(settings)
-            parts = SessionParts(spark, settings, self._monitor, warm_up, self._load)
+            parts = SessionParts(spark, settings, self._monitor, warm_up, self._application.require_room, self._load)
             self._parts = parts
             cleanup.callback(parts.close)
             while epoch is not None:

@@ -35,8 +35,11 @@ class SessionParts:
         settings: Settings,
         monitor: Monitor,
         warm_up: WarmUp,
+        require_room: Callable[[], None],
         load: Callable[[], Settings] | None = None,
     ) -> None:
+        """`require_room` raises ExhaustedError when the process is near a limit of the system."""
+        self.require_room = require_room
         self.spark, self.settings = spark, settings
         self.metrics, self.status = monitor.metrics, monitor.status
         self.activity_log = ActivityLog(settings)

@@ -22,7 +22,7 @@ from service.checkpoint import logs, skips
 from service.checkpoint.skips import Care, ReadAnewError
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon import probe
-from service.errors import FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
+from service.errors import ExhaustedError, FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
 from service.micro_batch import Offsets
 from service.pipeline import failure
 from service.settings import Kafka, Settings
@@ -67,6 +67,8 @@ def counts(error: BaseException) -> bool:
     if isinstance(error, NewSchemaError | ReadAnewError | ViewsChangedError):
         return False
     named = failure.classify(error)
+    if isinstance(named, ExhaustedError):
+        return False
     return isinstance(named, QueryError) or (isinstance(named, SetupError) and "OutOfMemoryError" in named.what)
 
 

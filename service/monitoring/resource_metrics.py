@@ -9,6 +9,9 @@ from service.monitoring.series import Series
 HEAP = ("used", "committed", "max")
 PROCESSES = ("driver_jvm", "driver_python", "executors", "python_workers")
 FOLDERS = ("checkpoint", "work")
+LIMITS = ("open_files", "threads", "direct_memory")
+DIRECT = ("java", "netty")
+TEMPORARY = ("java", "spark")
 
 
 class ProcessMetrics:
@@ -24,8 +27,34 @@ class ProcessMetrics:
             "process_memory_bytes", "Memory of the service's processes on this host; shared pages count once", "process"
         )
         self.workers = series.gauge("python_workers", "Python processes that Spark has started on this host")
+        self.open_files = series.gauge(
+            "process_open_files", "Open files and sockets of processes on this host", "process"
+        )
+        self.open_files_limit = series.gauge(
+            "process_open_files_limit", "The lowest limit of open files of a process of this kind", "process"
+        )
+        self.sockets = series.gauge("process_sockets", "Sockets among the open files", "process")
+        self.threads = series.gauge("process_threads", "Threads of processes on this host", "process")
+        self.direct = series.gauge(
+            "jvm_direct_bytes", "Memory of the driver's JVM outside its heap, in buffers", "owner"
+        )
+        self.temporary = series.gauge("temporary_files", "Files that exist in a folder for temporary files", "folder")
+        self.limit_used = series.gauge(
+            "limit_used_ratio", "The share of a limit of the system that the process nearest to it uses", "limit"
+        )
         self.failures = _failures(series)
         self.failures.labels("jvm")
+        for gauge, labels in (
+            (self.direct, DIRECT),
+            (self.temporary, TEMPORARY),
+            (self.limit_used, LIMITS),
+            (self.open_files, PROCESSES),
+            (self.open_files_limit, PROCESSES),
+            (self.sockets, PROCESSES),
+            (self.threads, PROCESSES),
+        ):
+            for label in labels:
+                gauge.labels(label).set(math.nan)
         for kind in HEAP:
             self.heap.labels(kind).set(math.nan)
         for process in PROCESSES:

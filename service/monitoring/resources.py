@@ -18,6 +18,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from redis.exceptions import RedisError
 
+from service.errors import ExhaustedError
+from service.monitoring.handles import handles, thread_share
 from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
 from service.redis import client as redis_client
 from service.redis.keys import shards
@@ -26,6 +28,10 @@ from service.spark.files import local
 from service.threads import Thread
 
 EVERY_S = 10.0
+_FILES_EVERY = 6
+"""Measurements from one count of temporary files to the next."""
+ENDS_AT = 0.9
+"""The share of a limit at which the service ends: a JVM that cannot open a file fails in the middle of a batch, by any error."""
 _log = logging.getLogger(__name__)
 
 
@@ -94,7 +100,10 @@ class StoreResources(_Measuring):
 
 
 class ProcessResources(_Measuring):
-    """Memory of the process and its children. The JVM is the driver's: on a cluster the executors have heaps of their own."""
+    """Memory, files and threads of the process and its children on this host.
+
+    The JVM is the driver's: on a cluster the executors have heaps of their own.
+    """
 
     def __init__(self, spark: SparkSession, metrics: ProcessMetrics) -> None:
         super().__init__("tidemark-memory")
@@ -103,10 +112,28 @@ class ProcessResources(_Measuring):
         self._jvm: Any = context._jvm
         self._java = int(self._jvm.java.lang.ProcessHandle.current().pid())
         self._application = str(spark.sparkContext.applicationId)
+        self._temporary = Path(str(self._jvm.java.lang.System.getProperty("java.io.tmpdir")))
+        blocks = self._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
+        own = self._jvm.org.apache.spark.util.Utils.getLocalDir(context._jsc.sc().conf())
+        self._folders = [Path(str(each)) for each in (own, *blocks)]
+        self._measured = 0
+        self._exhausted = ""
 
     def measure(self) -> None:
         self._measure_processes()
         self._measure_jvm()
+        if self._measured % _FILES_EVERY == 0:
+            self._count_temporary_files()
+        self._measured += 1
+
+    def require_room(self) -> None:
+        """Raise ExhaustedError when a process of the service has nearly as many files or threads as the system allows."""
+        if self._exhausted:
+            remedy = (
+                "A new process continues from the checkpoint. Raise the limit (LimitNOFILE= and TasksMax= of the unit, ulimits "
+                "of the container), and watch tidemark_process_open_files: a number that grows with the batches is a leak"
+            )
+            raise ExhaustedError(self._exhausted, remedy=remedy)
 
     def _measure_jvm(self) -> None:
         management = self._jvm.java.lang.management.ManagementFactory
@@ -116,12 +143,35 @@ class ProcessResources(_Measuring):
             for collector in management.getGarbageCollectorMXBeans():
                 totals = collector.getCollectionCount(), collector.getCollectionTime()
                 self._metrics.collected(str(collector.getName()), *totals)
+            self._measure_direct_memory()
         except (Py4JError, OSError) as error:
             sizes = dict.fromkeys(("used", "committed", "max"), math.nan)
             self._metrics.failures.labels("jvm").inc()
             _log.debug("The JVM could not be measured: %s", error)
         for kind, size in sizes.items():
             self._metrics.heap.labels(kind).set(size)
+
+    def _measure_direct_memory(self) -> None:
+        """Java's own direct buffers, and those of Netty, which Java does not count; Arrow's buffers are Netty's."""
+        management = self._jvm.java.lang.management.ManagementFactory
+        pools = management.getPlatformMXBeans(
+            self._jvm.java.lang.Class.forName("java.lang.management.BufferPoolMXBean")
+        )
+        netty = self._jvm.io.netty.util.internal.PlatformDependent
+        used = {
+            "java": sum(pool.getMemoryUsed() for pool in pools if pool.getName() == "direct"),
+            "netty": max(0, netty.usedDirectMemory()),
+        }
+        for owner, size in used.items():
+            self._metrics.direct.labels(owner).set(size)
+        # Both limits are the size of the heap unless a JVM option sets another.
+        self._metrics.limit_used.labels("direct_memory").set(max(used.values()) / netty.maxDirectMemory())
+
+    def _count_temporary_files(self) -> None:
+        with suppress(OSError):
+            self._metrics.temporary.labels("java").set(len(os.listdir(self._temporary)))
+        files = sum(len(names) for folder in self._folders for _, _, names in os.walk(folder))
+        self._metrics.temporary.labels("spark").set(files)
 
     def _measure_processes(self) -> None:
         executors: list[int] = []
@@ -137,9 +187,25 @@ class ProcessResources(_Measuring):
             "executors": executors,
             "python_workers": workers,
         }
+        share = 0.0
         for name, pids in groups.items():
             self._metrics.memory.labels(name).set(sum(map(_memory, pids)))
+            opened = handles(pids)
+            self._metrics.open_files.labels(name).set(opened.files)
+            self._metrics.open_files_limit.labels(name).set(opened.limit)
+            self._metrics.sockets.labels(name).set(opened.sockets)
+            self._metrics.threads.labels(name).set(opened.threads)
+            if opened.share >= ENDS_AT:
+                self._exhausted = (
+                    f"A process of {name} has {opened.share:.0%} of the open files that it may have: {opened.limit:.0f}"
+                )
+            share = max(share, opened.share)
         self._metrics.workers.set(len(workers))
+        self._metrics.limit_used.labels("open_files").set(share)
+        used = thread_share()
+        self._metrics.limit_used.labels("threads").set(used)
+        if used >= ENDS_AT:
+            self._exhausted = f"The service's control group has {used:.0%} of the threads that it may have (pids.max)"
 
     def _executors(self) -> Iterator[int]:
         """The JVMs of this application's executors on this host: on a standalone cluster their parent is the worker."""

@@ -14,7 +14,7 @@ checkpoint inside the running driver, under the same epoch. A permanent one ends
                UnreadableRecordError                                   an operator has to decide
                SourceRefusedError, DataLossError, SinkRefusedError, OutletRefusedError
                                                                        waiting does not bring rights, topics or records
-               SparkLostError      only a new process has a new Spark
+               SparkLostError, ExhaustedError   only a new process has a new Spark, and fewer open files
                QueryError          the cause is unknown: a new process is safer
 
 tests/unit/test_failure.py compares this table with the tree in service/errors.py.

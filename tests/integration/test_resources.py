@@ -1,15 +1,20 @@
 """What the service uses is measured on a real JVM and a real Redis."""
 
 import math
+import os
+import resource
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from load.servers.redis import Redis
+from service.errors import ExhaustedError
 from service.monitoring.metrics import Metrics
-from service.monitoring.resources import ProcessResources, StoreResources
+from service.monitoring.resources import ENDS_AT, ProcessResources, StoreResources
 from tests.stream.records import make_settings
 
 pytestmark = pytest.mark.integration
@@ -19,6 +24,48 @@ pytestmark = pytest.mark.integration
 def redis(tmp_path: Path) -> Iterator[Redis]:
     with Redis(tmp_path) as server:
         yield server
+
+
+def test_open_files_sockets_and_threads_are_counted_and_end_the_service_near_their_limit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    metrics = Metrics()
+    resources = ProcessResources(spark, metrics.process)
+
+    def value(name: str, **labels: str) -> float:
+        sample = metrics.registry.get_sample_value(f"tidemark_{name}", labels)
+        assert sample is not None, name
+        return sample
+
+    assert math.isnan(value("process_open_files", process="driver_python"))
+    resources.measure()
+    before = value("process_open_files", process="driver_python")
+    with ExitStack() as opened:
+        for _ in range(50):
+            for end in socket.socketpair():
+                opened.enter_context(end)
+        resources.measure()
+        assert value("process_open_files", process="driver_python") >= before + 100
+        assert value("process_sockets", process="driver_python") >= 100
+        resources.require_room()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        present = len(os.listdir("/proc/self/fd"))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (present + 5, hard))
+            resources.measure()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert value("process_open_files_limit", process="driver_python") == present + 5
+    assert value("limit_used_ratio", limit="open_files") > ENDS_AT
+    with pytest.raises(
+        ExhaustedError, match=rf"driver_python has \d+% of the open files that it may have: {present + 5}\."
+    ):
+        resources.require_room()
+    assert value("process_threads", process="driver_jvm") > 20
+    assert 0 <= value("limit_used_ratio", limit="direct_memory") < ENDS_AT
+    assert value("temporary_files", folder="java") > 0
+    assert value("temporary_files", folder="spark") >= 0
+    assert value("jvm_direct_bytes", owner="java") > 0
 
 
 def test_memory_disk_and_redis_are_measured_and_a_redis_that_is_away_hides_nothing_else(

@@ -32,6 +32,7 @@ STAYS = {
     "CheckpointError",
     "QueryError",
     "SparkLostError",
+    "ExhaustedError",
     "SetupError",
     "UnreadableRecordError",
 }

@@ -15,7 +15,7 @@ from service.checkpoint import skips
 from service.checkpoint.skips import Care, ReadAnewError, Span
 from service.daemon import probe, starts
 from service.daemon.starts import Starts
-from service.errors import FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
+from service.errors import ExhaustedError, FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
 from service.settings import Settings
 from service.spark.files import Local
 from tests.stream.records import make_settings
@@ -39,6 +39,7 @@ def test_ends_without_a_known_reason_are_counted_at_one_batch() -> None:
     [
         (WorkerLostError("a worker"), True),
         (SparkLostError("the JVM"), True),
+        (ExhaustedError("open files"), False),
         (SetupError("java.lang.OutOfMemoryError: Java heap space"), True),
         (RuntimeError("something that nobody has foreseen"), True),
         (SetupError("no disk"), False),
