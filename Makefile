@@ -10,6 +10,7 @@
 #   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 INPUTS=2 JSON=out.json; all rows without ID)
 #   make cluster hosts, masters, ZooKeeper and networks fail; needs root, iproute2 and Go   (ONLY=driver_moved SEED=7 JSON=out.json)
 #   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
+#   make soak    hours under load with faults, then as many batches as the machine makes: what grows    (FOR=2h JSON=out.json)
 #   make silent  values that were wrong or missing without a word, on real parts    (JSON=out.json)
 #   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
 #   make upgrade the previous release, this version, the previous release on one checkpoint, under load   (JSON=out.json)
@@ -55,7 +56,7 @@ NAMES ?=
 WALKS ?= 200
 PICTURES ?= $(BUILD)/pictures
 
-.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile silent restart swap upgrade transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile soak silent restart swap upgrade transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -98,6 +99,9 @@ cluster: setup
 hostile: setup
 	@$(BIN)/python -m load.faults --id H --seed $(SEED) $(if $(JSON),--json $(JSON))
 	@$(BIN)/python -m pytest -m hostile
+
+soak: setup
+	@$(BIN)/python -m load.faults --id soak batches --seed $(SEED) --for $(FOR) $(if $(JSON),--json $(JSON))
 
 silent: setup
 	@TIDEMARK_SILENT=$(JSON) $(PYTEST) -m silent tests

@@ -1,6 +1,6 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1] [--seed 7] [--inputs 2] [--short] [--times N] [--json FILE] [--folder FOLDER]
+    python -m load.faults [--id F1 ...] [--seed 7] [--inputs 2] [--short] [--times N] [--for 2h] [--json FILE] [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
 """
@@ -22,6 +22,7 @@ from load.faults.checker import check
 from load.faults.figures import figures
 from load.faults.history import read
 from load.faults.row import Row, find, play, rows
+from load.fleet.options import seconds_of
 from load.report import print_error
 from load.servers.machine import check_machine
 from load.testbed import ROOT
@@ -30,10 +31,10 @@ from service.errors import TidemarkError
 SHOWN = 10
 
 
-def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Play a row, check its history, print the verdict; what goes to the JSON."""
+def report(row: Row, seed: int, **options: Any) -> dict[str, Any]:
+    """Play a row with the options of `play`, check its history, print the verdict; return what goes to the JSON."""
     began, setup = time.monotonic(), row.setup
-    run, measured = play(row, seed, short=short, times=times, folder=folder)
+    run, measured = play(row, seed, **options)
     path = run.history.path
     violations = check(read(path))
     all_figures = {
@@ -60,7 +61,7 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
         "figures": all_figures,
         "run": {
             "title": setup.title,
-            "short": short,
+            "short": options["short"],
             "rate": setup.rate,
             "devices": setup.devices,
             "inputs": setup.inputs,
@@ -77,10 +78,11 @@ def report(row: Row, seed: int, *, short: bool, times: int | None = None, folder
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when nothing is violated, 1 when something is, an error's own status when nothing could be played."""
     parser = argparse.ArgumentParser(prog="make faults", description="Faults, played against the whole service.")
-    parser.add_argument("--id", help=f"a row: {', '.join(rows())}; all of them without it")
+    parser.add_argument("--id", nargs="+", help=f"rows: {', '.join(rows())}; all of them without it")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--short", action="store_true", help="as few repetitions as make sense")
     parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
+    parser.add_argument("--for", dest="seconds", type=seconds_of, metavar="2h", help="how long a soak goes on")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied")
     parser.add_argument("--inputs", type=int, choices=(1, 2), help="the second one has arrays of JSON")
@@ -88,17 +90,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
-        chosen = [find(args.id)] if args.id else list(rows().values())
+        chosen = [find(each) for each in args.id] if args.id else list(rows().values())
         if args.inputs:
             chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
-        reports = [report(row, args.seed, short=args.short, times=args.times, folder=args.folder) for row in chosen]
+        options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
+        reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:
         print("stopped; nothing was judged", file=sys.stderr)
         return 130
     total = sum(each["violations"] for each in reports)
-    document = reports[0] if args.id else {"seed": args.seed, "violations": total, "rows": reports}
+    document = reports[0] if len(reports) == 1 else {"seed": args.seed, "violations": total, "rows": reports}
     if args.json:
         args.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     if len(reports) > 1:

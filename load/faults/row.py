@@ -35,6 +35,8 @@ ORDER = (
     "backlog",
     "outlets",
     "pipelines",
+    "soak",
+    "batches",
 )
 
 _rows: dict[str, "Row"] = {}
@@ -86,11 +88,17 @@ def find(id: str) -> Row:  # noqa: A002
 
 
 def play(
-    row: Row, seed: int, *, short: bool, times: int | None = None, folder: Path | None = None
+    row: Row,
+    seed: int,
+    *,
+    short: bool,
+    times: int | None = None,
+    seconds: float | None = None,
+    folder: Path | None = None,
 ) -> tuple[Run, Figures]:
     """Play a row to its end; whatever breaks is a violation in the history."""
     setup = row.setup
-    run = Run(setup, seed, short=short, times=times, folder=folder)
+    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder)
     print(
         f"{setup.id}: {setup.title}; seed {seed}, {setup.rate:.0f} records a second, files in {run.folder}", flush=True
     )

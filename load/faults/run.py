@@ -112,9 +112,18 @@ class Run:
     """A row's run in `folder`, which is emptied. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
 
     def __init__(
-        self, setup: Setup, seed: int, *, short: bool = False, times: int | None = None, folder: Path | None = None
+        self,
+        setup: Setup,
+        seed: int,
+        *,
+        short: bool = False,
+        times: int | None = None,
+        seconds: float | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.setup, self.seed, self.short = setup, seed, short
+        self.seconds = seconds
+        """How long a row that has no end of its own goes on, where the command line says it."""
         self._times = times
         self.folder = folder or ROOT / ".build" / "faults" / setup.id
         settings = FleetSettings(

@@ -36,7 +36,7 @@ def outlets_away(run: Run) -> Figures:
     """Short: two crash points, one kill, one outage, and the full disk."""
     database = run.part(Postgres(run.folder / "postgres"))
     with small_disk(run, _disk(run), DISK) as has_disk:
-        _configure(run, database)
+        add_outlets(run, database, _disk(run) / "files")
         cells = run.nemesis.shuffled(CELLS)[: 2 if run.short else None]
         crash_points(run, NTH, NTH, cells)
         kills = run.times(KILLS, short=1)
@@ -50,7 +50,7 @@ def outlets_away(run: Run) -> Figures:
         if has_disk:
             _full(run)
         run.drain()
-        _caught_up(run)
+        outlets_caught_up(run)
         written = sum(_metric(run, "tidemark_outlet_rows_total").values())
         run.stop()
         verdict = run.compare()
@@ -61,14 +61,15 @@ def outlets_away(run: Run) -> Figures:
     return {"kills": len(cells) + kills, "has_disk": has_disk, "rows_since_last_kill": written, **found, **compared}
 
 
-def _configure(run: Run, database: Postgres) -> None:
+def add_outlets(run: Run, database: Postgres, files: Path) -> None:
+    """Give the service that is not started yet a topic, two tables, and files in the folder `files` as outlets."""
     common = {"retry_for": "2 s"}
     login = {"url": database.jdbc_url, "user": database.user, "password": database.password, "timeout": "3 s"}
     run.testbed.settings["outlets"] = [
         {"name": "topic", "kind": "kafka", "topic": "finals", "format": "json", **common},
         {"name": "history", "kind": "jdbc", "table": "windows", **login, **common},
         {"name": "sessions", "kind": "jdbc", "table": "sessions", "sessions": True, **login, **common},
-        {"name": "files", "kind": "parquet", "path": str(_disk(run) / "files"), "compact_after": 10, **common},
+        {"name": "files", "kind": "parquet", "path": str(files), "compact_after": 10, **common},
     ]
     run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
 
@@ -84,7 +85,7 @@ def _away(run: Run, database: Postgres, how: str) -> None:
         if run.observer.progress[1] <= batch:
             run.violation("outlets", f"no batch was published while the database was {how}")
         undo()
-    _caught_up(run)
+    outlets_caught_up(run)
     run.recover()
 
 
@@ -107,11 +108,12 @@ def _full(run: Run) -> None:
         run.wait(lambda: _metric(run, "tidemark_outlet_behind").get("files"), AWAY_S * 4, "the files to fall behind")
         run.run_on(AWAY_S / 2)
         ballast.unlink()
-    _caught_up(run)
+    outlets_caught_up(run)
     run.recover()
 
 
-def _caught_up(run: Run) -> None:
+def outlets_caught_up(run: Run) -> None:
+    """Wait until no outlet has batches to write."""
     pending = "tidemark_outlet_pending_batches"
     run.wait(lambda: _metric(run, pending) and not any(_metric(run, pending).values()), STARTS_S, "the outlets")
 

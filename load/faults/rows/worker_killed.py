@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -30,17 +31,17 @@ def worker_killed(run: Run) -> Figures:
             os.kill(run.nemesis.pick(run.testbed.cluster.executor_pids()), signal.SIGKILL)
         run.recover()
         with run.fault("Python worker killed"):
-            run.nemesis.pick(_python_workers(run)).kill()
+            run.nemesis.pick(python_workers(run.testbed.cluster.executor_pids())).kill()
         run.recover()
     return {"executors_killed": times, "python_workers_killed": times, **_zombie(run)}
 
 
-def _python_workers(run: Run) -> list[psutil.Process]:
-    """The executors' Python processes: the daemon that forks and its workers."""
-    processes = tree(run.testbed.cluster.executor_pids())
+def python_workers(jvms: Sequence[int]) -> list[psutil.Process]:
+    """Return the Python processes below these JVMs that do tasks: the daemon that forks and its workers."""
+    processes = [each for each in tree(jvms) if "daemon.py" not in " ".join(each.cmdline())]
     workers = [each for each in processes if "python" in each.name()]
     if not workers:
-        what = f"No executor has a Python worker: {processes}"
+        what = f"No JVM has a Python worker: {processes}"
         raise SetupError(what)
     return workers
 
