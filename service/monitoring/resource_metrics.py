@@ -76,6 +76,7 @@ class StoreMetrics:
         """`failures` is the counter of the process, if it is in the same registry."""
         self.disk_free = series.gauge("disk_free_bytes", "Free bytes for the service on the disk of a folder", "folder")
         self.disk_size = series.gauge("disk_size_bytes", "Size of the disk of a folder", "folder")
+        self.checkpoint_files = series.gauge("checkpoint_files", "Files of the checkpoint, by its folder", "folder")
         self.redis_memory = series.gauge("redis_memory_bytes", "used_memory of the Redis that has the shard", "shard")
         self.redis_limit = series.gauge(
             "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"

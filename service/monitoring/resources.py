@@ -3,6 +3,7 @@
 A measurement that fails sets its gauges to NaN and counts in `tidemark_resource_failures_total`; the others go on.
 """
 
+import itertools
 import logging
 import math
 import os
@@ -29,7 +30,7 @@ from service.threads import Thread
 
 EVERY_S = 10.0
 _FILES_EVERY = 6
-"""Measurements from one count of temporary files to the next."""
+"""Measurements from one count of files to the next."""
 ENDS_AT = 0.9
 """The share of a limit at which the service ends: a JVM that cannot open a file fails in the middle of a batch, by any error."""
 _log = logging.getLogger(__name__)
@@ -43,8 +44,12 @@ class _Measuring(Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        while not self._ending.is_set():
+        for number in itertools.count():
+            if self._ending.is_set():
+                return
             self.measure()
+            if number % _FILES_EVERY == 0:
+                self.count_files()
             self._ending.wait(EVERY_S)
 
     def close(self) -> None:
@@ -52,7 +57,11 @@ class _Measuring(Thread):
         self._ending.set()
 
     def measure(self) -> None:
-        """Measure everything once."""
+        """Measure once what costs little."""
+        raise NotImplementedError
+
+    def count_files(self) -> None:
+        """Count files once: it reads folders."""
         raise NotImplementedError
 
 
@@ -74,6 +83,14 @@ class StoreResources(_Measuring):
     def measure(self) -> None:
         self._measure_disks()
         self._measure_redis()
+
+    def count_files(self) -> None:
+        if (checkpoint := self._folders["checkpoint"]) is None:
+            return
+        with suppress(OSError):
+            for folder in (each.path for each in os.scandir(checkpoint) if each.is_dir()):
+                count = sum(len(names) for _, _, names in os.walk(folder))
+                self._metrics.checkpoint_files.labels(os.path.basename(folder)).set(count)
 
     def _measure_disks(self) -> None:
         for folder, path in self._folders.items():
@@ -116,15 +133,11 @@ class ProcessResources(_Measuring):
         blocks = self._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
         own = self._jvm.org.apache.spark.util.Utils.getLocalDir(context._jsc.sc().conf())
         self._folders = [Path(str(each)) for each in (own, *blocks)]
-        self._measured = 0
         self._exhausted = ""
 
     def measure(self) -> None:
         self._measure_processes()
         self._measure_jvm()
-        if self._measured % _FILES_EVERY == 0:
-            self._count_temporary_files()
-        self._measured += 1
 
     def require_room(self) -> None:
         """Raise ExhaustedError when a process of the service has nearly as many files or threads as the system allows."""
@@ -167,11 +180,11 @@ class ProcessResources(_Measuring):
         # Both limits are the size of the heap unless a JVM option sets another.
         self._metrics.limit_used.labels("direct_memory").set(max(used.values()) / netty.maxDirectMemory())
 
-    def _count_temporary_files(self) -> None:
+    def count_files(self) -> None:
         with suppress(OSError):
             self._metrics.temporary.labels("java").set(len(os.listdir(self._temporary)))
-        files = sum(len(names) for folder in self._folders for _, _, names in os.walk(folder))
-        self._metrics.temporary.labels("spark").set(files)
+        count = sum(len(names) for folder in self._folders for _, _, names in os.walk(folder))
+        self._metrics.temporary.labels("spark").set(count)
 
     def _measure_processes(self) -> None:
         executors: list[int] = []

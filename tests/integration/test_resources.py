@@ -61,6 +61,7 @@ def test_open_files_sockets_and_threads_are_counted_and_end_the_service_near_the
         ExhaustedError, match=rf"driver_python has \d+% of the open files that it may have: {present + 5}\."
     ):
         resources.require_room()
+    resources.count_files()
     assert value("process_threads", process="driver_jvm") > 20
     assert 0 <= value("limit_used_ratio", limit="direct_memory") < ENDS_AT
     assert value("temporary_files", folder="java") > 0
@@ -87,6 +88,10 @@ def test_memory_disk_and_redis_are_measured_and_a_redis_that_is_away_hides_nothi
         client.xadd("tidemark:changes", {"key": "tidemark:device:d"})
     memory.measure()
     resources.measure()
+    (tmp_path / "none" / "yet" / "offsets").mkdir(parents=True)
+    (tmp_path / "none" / "yet" / "offsets" / "0").touch()
+    resources.count_files()
+    assert value("checkpoint_files", folder="offsets") == 1
     assert 0 < value("jvm_heap_bytes", kind="used") <= value("jvm_heap_bytes", kind="committed")
     assert value("process_memory_bytes", process="driver_jvm") > 50 << 20
     assert value("process_memory_bytes", process="driver_python") > 10 << 20

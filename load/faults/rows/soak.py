@@ -168,6 +168,9 @@ def _sample(run: Run) -> None:
         files = [each for each in folder.rglob("*") if _is_file(each)]
         values[f"{name}_files"] = len(files)
         values[f"{name}_bytes"] = sum(map(_size, files))
+    for name, value in samples.items():
+        if name.startswith("tidemark_checkpoint_files{"):
+            values[name.removeprefix("tidemark_")] = value
     values["log_bytes"] = _size(run.testbed.log)
     with contextlib.suppress(RedisError, OSError), run.testbed.redis_client() as client:
         values["redis_keys"] = client.dbsize()
