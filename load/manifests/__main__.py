@@ -16,7 +16,8 @@ from service.errors import TidemarkError
 
 def main() -> int:
     """Write, render, check; return the exit status."""
-    rules.TARGET.write_text(rules.text(), encoding="utf-8")
+    for file, text in rules.texts().items():
+        file.write_text(text, encoding="utf-8")
     found: list[str] = []
     try:
         for name in OVERLAYS:

@@ -1,21 +1,66 @@
-"""The PrometheusRule of the Prometheus operator, made from deploy/alerts.yml."""
+"""The rules for Prometheus, made from service/monitoring/alert_rules.py: deploy/alerts.yml, and the operator's PrometheusRule."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from load.manifests.render import FOLDER
+from service.monitoring.alert_rules import RULES, Rule
 from service.spark.places import ROOT
 
-SOURCE = ROOT / "deploy" / "alerts.yml"
-TARGET = FOLDER / "components" / "monitoring" / "prometheus-rule.yaml"
-_HEAD = "# Generated from alerts.yml by `python -m load.manifests`. Change alerts.yml, not this file.\n"
+ALERTS = ROOT / "deploy" / "alerts.yml"
+MANIFEST = FOLDER / "components" / "monitoring" / "prometheus-rule.yaml"
+_MADE = "Generated from service/monitoring/alert_rules.py by `python -m load.manifests`"
 
 
-def text() -> str:
-    """Return the content of the manifest."""
-    document = {
+def texts() -> dict[Path, str]:
+    """Return the content of both files."""
+    return {ALERTS: alerts(), MANIFEST: manifest()}
+
+
+def document() -> dict[str, Any]:
+    """Return the rule file as Prometheus reads it."""
+    return {"groups": [{"name": "tidemark", "rules": [rule.document() for rule in RULES]}]}
+
+
+def alerts() -> str:
+    """Return the rule file for Prometheus."""
+    head = [
+        "# Prometheus rules for any number of deployments of Tidemark: one scrape job each, whose name begins with `tidemark`,",
+        "# with one or more instances, of which one is the leader. What to do about each: runbook.md. Limits that follow from",
+        "# settings are metrics (tidemark_*_seconds). The service evaluates the same rules for /conditions.",
+        f"# {_MADE}.",
+        "groups:",
+        "  - name: tidemark",
+        "    rules:",
+    ]
+    return "\n".join([*head, *(line for rule in RULES for line in _lines(rule)), ""])
+
+
+def manifest() -> str:
+    """Return the manifest."""
+    whole = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": "tidemark", "labels": {"app.kubernetes.io/name": "tidemark"}},
-        "spec": yaml.safe_load(SOURCE.read_text(encoding="utf-8")),
+        "spec": document(),
     }
-    return _HEAD + yaml.safe_dump(document, sort_keys=False, width=4096, allow_unicode=True)
+    return f"# {_MADE}.\n" + yaml.safe_dump(whole, sort_keys=False, width=4096, allow_unicode=True)
+
+
+def _lines(rule: Rule) -> list[str]:
+    return [
+        f"      - alert: {rule.alert}",
+        f"        expr: {_text(rule.expr) if ': ' in rule.expr or ' #' in rule.expr else rule.expr}",
+        *([f"        for: {rule.for_}"] if rule.for_ else []),
+        f"        labels: {{severity: {rule.severity}}}",
+        "        annotations:",
+        f"          summary: {_text(rule.summary)}",
+        f"          runbook_url: {_text(rule.runbook)}",
+    ]
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

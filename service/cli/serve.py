@@ -63,15 +63,16 @@ def status(
     json: Json = False,
     batches: Annotated[int, typer.Option("-n", metavar="N", help="The last N batches, at most 50.")] = 10,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show rates, lag, phases, rejects and alerts' limits until Ctrl-C.")
+        bool, typer.Option("--watch", help="Show rates, lag, phases, rejects and what needs attention until Ctrl-C.")
     ] = False,
     every: Annotated[float, typer.Option(min=0.5, metavar="S", help="With --watch: seconds between two looks.")] = 2.0,
 ) -> int:
-    """Show what the running service does and did: exit status 0 when its query runs, else 1."""
+    """Show what the running service does and did, and what needs attention: exit status 0 when its query runs, else 1."""
     if watch and json:
-        message = "--watch and --json exclude each other; GET /status and /metrics are for programs"
+        message = "--watch and --json exclude each other; GET /status, /conditions and /metrics are for programs"
         raise typer.BadParameter(message)
     from service import settings
+    from service.monitoring import attention
     from service.monitoring import status as state
     from service.monitoring.pages import NoServiceError
     from service.printing import document
@@ -84,10 +85,12 @@ def status(
         return terminal.watch(metrics, every, name=name)
     try:
         reply = state.asked(metrics, name)
+        needs = [] if json else list(attention.lines(attention.asked(metrics, name)))
     except NoServiceError as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         return 1
-    say_all([document(reply)] if json else state.table(reply, batches))
+    first, *others = state.table(reply, batches)
+    say_all([document(reply)] if json else [first, *needs, *others])
     return 0 if reply["state"] == "running" else 1
 
 

@@ -89,7 +89,8 @@ def support(settings: Settings, out: Path, logs: Sequence[Path], say: Callable[[
 def _parts(settings: Settings, logs: Sequence[Path]) -> Iterator[tuple[str, Part]]:
     yield SETTINGS, lambda: _json(shown(settings))
     yield "versions.json", lambda: _json(versions())
-    for name, path in (("status.json", "/status"), ("readyz.json", "/readyz"), ("metrics.txt", "/metrics")):
+    for name in ("status.json", "conditions.json", "readyz.json", "metrics.txt"):
+        path = f"/{name.partition('.')[0]}"
         yield name, lambda path=path: pages.fetch(settings.metrics, path)[1].decode("utf-8", "replace")  # type: ignore[misc]
     yield "checkpoint.json", lambda: _json(checkpoint(settings))
     yield "redis.json", lambda: _json(redis(settings))

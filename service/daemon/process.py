@@ -25,6 +25,7 @@ from service.daemon.pipeline import Pipeline
 from service.daemon.shutdown import LIMIT_S, Shutdown
 from service.errors import ExhaustedError, SparkLostError, TidemarkError
 from service.monitoring.board import Board
+from service.monitoring.conditions import Evaluation
 from service.monitoring.monitor import Monitor
 from service.monitoring.pages import host_port
 from service.monitoring.resource_metrics import ProcessMetrics
@@ -86,6 +87,9 @@ class Process:
                 cleanup.callback(http.close)
                 ports.append(http.port)
                 _log.info("Metrics are at http://%s/metrics", host_port(address, http.port))
+            evaluation = Evaluation([each.conditions for each in self._board.monitors])
+            evaluation.start()
+            cleanup.callback(evaluation.close)
             cleanup.enter_context(tracing.exporting(self._traces()))
             cleanup.callback(self._application.close)
             if self._board.is_single:

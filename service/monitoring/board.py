@@ -5,7 +5,7 @@ of several    /metrics has the label `pipeline`, /status has the documents of al
               ready that nobody has stopped, /healthz unless all that run are stuck; with `?pipeline=NAME` as of one
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -16,8 +16,6 @@ from service.monitoring.monitor import Monitor
 from service.monitoring.status import STATES
 
 LABEL = "pipeline"
-_OF_STOPPED = "tidemark_build"
-"""The metric that a stopped pipeline still has: alerts take a pipeline without it for one that has gone."""
 
 
 class Board:
@@ -57,9 +55,13 @@ class Board:
     def document(self) -> dict[str, Any]:
         """Return the document of /status of several."""
         return {
-            "pipelines": {each.name: each.status.document() for each in self.monitors},
+            "pipelines": {each.name: each.document() for each in self.monitors},
             "control": self.control,
         }
+
+    def conditions(self) -> dict[str, Any]:
+        """Return the document of /conditions of several."""
+        return {"pipelines": {each.name: each.conditions.document() for each in self.monitors}}
 
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not: all pipelines that run are stuck."""
@@ -87,7 +89,7 @@ class _Together(Collector):
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
         of_process: list[tuple[dict[str, str], Metric]] = [({}, family) for family in self._process.collect()]
-        of_pipelines = [({LABEL: each.name}, family) for each in self._monitors for family in _shown(each)]
+        of_pipelines = [({LABEL: each.name}, family) for each in self._monitors for family in each.families()]
         for labels, family in of_process + of_pipelines:
             one = families.get(family.name)
             if one is None:
@@ -103,11 +105,6 @@ class _Together(Collector):
             for state in STATES:
                 family.add_metric([monitor.name, state], float(state == now))
         return family
-
-
-def _shown(monitor: Monitor) -> Iterator[Metric]:
-    is_stopped = monitor.status.state == "stopped"
-    return (family for family in monitor.metrics.registry.collect() if not is_stopped or family.name == _OF_STOPPED)
 
 
 def _joined(reasons: Mapping[str, str]) -> str:

@@ -1,11 +1,12 @@
-"""The figures of a running service, from /status and /metrics: for the page at / and for `tidemark status --watch`."""
+"""The figures of a running service as texts, a part of /status: for the page at / and for `tidemark status --watch`."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from service import clock
-from service.monitoring.samples import Span
+from service.monitoring import promql
+from service.monitoring.history import History
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.units import rough_duration
 
@@ -13,9 +14,17 @@ AVERAGED = 10
 """Batches of which the phases are averaged."""
 
 
-def figures(document: Mapping[str, Any], span: Span) -> list[tuple[str, str]]:
-    """Return the figures by name. Counters are those of the span, the rate is that of the kept batches."""
-    now = span.now
+EXPRESSIONS = {
+    "lag": promql.parse("sum(tidemark_lag_records)"),
+    "p50": promql.parse("histogram_quantile(0.5, increase(tidemark_event_to_redis_seconds_bucket[10m]))"),
+    "p99": promql.parse("histogram_quantile(0.99, increase(tidemark_event_to_redis_seconds_bucket[10m]))"),
+    "rejects": promql.parse("sum by (reason) (increase(tidemark_rejects_total[10m]))"),
+}
+
+
+def figures(document: Mapping[str, Any], history: History) -> list[tuple[str, str]]:
+    """Return the figures by name. Counters are those of the last ten minutes, the rate is that of the kept batches."""
+    now = {name: promql.vector(each, history) for name, each in EXPRESSIONS.items()}
     epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
     rows = [
         ("state", f"{document['state']}, {epoch}, {_ago(document['started_ms'])} since the start"),
@@ -27,16 +36,16 @@ def figures(document: Mapping[str, Any], span: Span) -> list[tuple[str, str]]:
         seconds = f"{sum(last['phases'].values()):.2f} s"
         rows += [
             ("rate", f"{_rate(batches):,.0f} records/s in the last {len(batches)} batches"),
-            ("lag", f"{_count(now.value('lag_records'))} records"),
+            ("lag", f"{_count(_only(now['lag']))} records"),
             ("batch", f"{last['batch']}: {last['rows']:,} records in {seconds}, {_ago(last['finished_ms'])} ago"),
             ("phases", phases(batches)),
             ("watermark", f"{_ago(last['watermark_ms'])} ago" if last["watermark_ms"] > 0 else "none yet"),
         ]
-    latencies = [span.quantile("event_to_redis_seconds", share) for share in (0.5, 0.99)]
+    latencies = [_only(now[share]) for share in ("p50", "p99")]
     if not any(map(math.isnan, latencies)):
         p50, p99 = (_latency(each * 1000) for each in latencies)
         rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis"))
-    rows.append(("rejects", rejects(span)))
+    rows.append(("rejects", rejects({labels[0][1]: value for labels, value in now["rejects"].items()})))
     reference = document.get("reference")
     if reference is not None:
         age = rough_duration(1000 * int(reference["age_s"]))
@@ -44,11 +53,11 @@ def figures(document: Mapping[str, Any], span: Span) -> list[tuple[str, str]]:
     return rows
 
 
-def rejects(span: Span) -> str:
+def rejects(reasons: Mapping[str, float]) -> str:
     """Return how many records were rejected, by reason, the most frequent first."""
-    reasons = {name: span.increase("rejects_total", reason=name) for name in span.now.by("rejects_total", "reason")}
-    shown = [f"{reason} {count:,.0f}" for reason, count in sorted(reasons.items(), key=lambda each: -each[1]) if count]
-    return f"{sum(reasons.values()):,.0f}" + (f": {', '.join(shown)}" if shown else "")
+    counts = sorted(((reason, round(count)) for reason, count in reasons.items()), key=lambda each: -each[1])
+    shown = [f"{reason} {count:,}" for reason, count in counts if count]
+    return f"{sum(count for _, count in counts):,}" + (f": {', '.join(shown)}" if shown else "")
 
 
 def phases(batches: list[Mapping[str, Any]]) -> str:
@@ -75,3 +84,7 @@ def _ago(ms: int) -> str:
 
 def _count(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:,.0f}"
+
+
+def _only(vector: promql.Vector) -> float:
+    return next(iter(vector.values()), math.nan)

@@ -5,14 +5,13 @@ from html import escape
 from typing import Any
 
 from service import clock
-from service.monitoring.figures import figures
-from service.monitoring.limits import Reading, readings
-from service.monitoring.samples import Samples, Span
+from service.monitoring import attention
 
 TYPE = "text/html; charset=utf-8"
 REFRESH_S = 5
 PLACES = (
     ("/status", "the state and the last 50 batches, as JSON"),
+    ("/conditions", "the alert rules as this process evaluates them, as JSON"),
     ("/metrics", "all metrics, for Prometheus"),
     ("/quality", "the report on the last sample of readings"),
     ("/readyz", "200 when the service is ready to serve, else 503 and the reason"),
@@ -25,12 +24,12 @@ _STYLE = (
 )
 
 
-def home(document: Mapping[str, Any], samples: Samples, reason: str, query: str = "") -> bytes:
+def home(document: Mapping[str, Any], conditions: Mapping[str, Any], reason: str, query: str = "") -> bytes:
     """Return the page at /: the state, what needs attention, links. `reason` is why the service is not ready, "" when it is.
 
-    `query` follows each link: it names the pipeline, where there are several.
+    `document` and `conditions` are those of /status and /conditions. `query` follows each link: it names the pipeline, where
+    there are several.
     """
-    span = Span(samples)
     name = escape(document["service"])
     parts = [
         f"<h1>{name}</h1>",
@@ -41,15 +40,19 @@ def home(document: Mapping[str, Any], samples: Samples, reason: str, query: str 
         parts.append(
             f"<p><span class=bad>Last error</span>, {_ago(error['at_ms'])}: {escape(error['code'])}: {escape(error['text'])}</p>"
         )
-    over = [each for each in readings(span) if each.is_over]
-    if over:
-        parts.append("<h2>Needs attention</h2>" + _table((each.alert, _shown(each)) for each in over))
-        parts.append("<p>deploy/runbook.md has a row for each of these names.</p>")
-    parts.append("<h2>Now</h2>" + _table(figures(document, span)))
+    active = attention.active(conditions)
+    for title, state in (("Needs attention", "firing"), ("May need attention", "pending")):
+        rows = [(each["alert"], _shown(each, alert)) for each, alert in active if alert["state"] == state]
+        if rows:
+            parts.append(f"<h2>{title}</h2>" + _table(rows))
+    parts.append(
+        "<p>deploy/runbook.md has a row for each of these names.</p>" if active else "<p>Nothing needs attention.</p>"
+    )
+    parts.append("<h2>Now</h2>" + _table(document["figures"].items()))
     links = ((f'<a href="{path}{query}">{path}</a>', escape(text)) for path, text in PLACES)
     parts.append("<h2>Pages</h2>" + _rows(links))
     parts.append(
-        "<p>Counts are those since the start of the process. <code>tidemark status --watch</code> shows the same in a terminal;"
+        "<p>Counts are those of the last ten minutes. <code>tidemark status --watch</code> shows the same in a terminal;"
     )
     parts.append("<code>tidemark-dashboard</code> shows devices, views and the pipeline in the browser.</p>")
     return page(name, parts, refresh_s=REFRESH_S)
@@ -87,10 +90,9 @@ def page(title: str, parts: Iterable[str], *, refresh_s: int = 0) -> bytes:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'.encode()
 
 
-def _shown(each: Reading) -> str:
-    return (
-        f"{each.value:,.4g} {each.unit}".strip() + f" {each.what} (limit {each.limit:,.4g} {each.unit}".rstrip() + ")"
-    )
+def _shown(each: Mapping[str, Any], alert: Mapping[str, Any]) -> str:
+    wait = "" if alert["state"] == "firing" else f" (becomes an alert after {each['for_s']:.0f} s)"
+    return f"{alert['summary']}, for {_since_s(alert['since_ms'])} s{wait}"
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> str:
@@ -104,4 +106,8 @@ def _rows(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _ago(ms: int) -> str:
-    return f"{max(0, clock.now_ms() - ms) // 1000} s ago"
+    return f"{_since_s(ms)} s ago"
+
+
+def _since_s(ms: int) -> int:
+    return max(0, clock.now_ms() - ms) // 1000

@@ -1,23 +1,34 @@
 """What is shown of one pipeline."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
+
+from prometheus_client.core import Metric
 
 from service.errors import TidemarkError
+from service.monitoring.conditions import Conditions
 from service.monitoring.metrics import Metrics
 from service.monitoring.quality_page import Page
 from service.monitoring.resource_metrics import ProcessMetrics
 from service.monitoring.status import Status
 from service.settings import Settings
 
+_OF_STOPPED = "tidemark_build"
+"""The metric that a stopped pipeline still has: alerts take a pipeline without it for one that has gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """The metrics, the status and the page on quality of one pipeline. They live as long as the process."""
+    """The metrics, the status, the conditions and the page on quality of one pipeline. They live as long as the process."""
 
     metrics: Metrics
     status: Status
     page: Page = field(default_factory=lambda: Page(is_on=False))
+    conditions: Conditions = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conditions", Conditions(self.name, self.families))
 
     @classmethod
     def of(cls, settings: Settings, process: ProcessMetrics | None = None) -> Self:
@@ -30,6 +41,16 @@ class Monitor:
     @property
     def name(self) -> str:
         return self.status.service
+
+    def families(self) -> Iterator[Metric]:
+        """Return the metrics that are shown: of a pipeline that an operator has stopped, one alone."""
+        is_stopped = self.status.state == "stopped"
+        return (each for each in self.metrics.registry.collect() if not is_stopped or each.name == _OF_STOPPED)
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of /status, with the figures of now."""
+        document = self.status.document()
+        return {**document, "figures": dict(self.conditions.figures(document))}
 
     def begins(self) -> None:
         """Note that the pipeline begins, for the first time or again."""

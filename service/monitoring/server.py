@@ -1,4 +1,4 @@
-"""The HTTP server of /, /metrics, /healthz, /readyz, /status and /quality. It limits the number and the time of connections."""
+"""The HTTP server of the service's pages (service/monitoring/home_page.py). It limits the number and the time of connections."""
 
 import json
 import socket
@@ -14,13 +14,11 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from service import clock
 from service.errors import SetupError
-from service.monitoring import home_page
+from service.monitoring import attention, home_page
 from service.monitoring.board import LABEL, Board
 from service.monitoring.monitor import Monitor
 from service.monitoring.pages import NO_PIPELINE, host_port
-from service.monitoring.samples import Samples
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -133,20 +131,21 @@ def _pages(board: Board) -> "WSGIApplication":
     return answer
 
 
-def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:
-    metrics, status = monitor.metrics, monitor.status
+def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:  # noqa: PLR0911 - one for each page
+    metrics = monitor.metrics
     if path == "/healthz":
         return _state("healthy", metrics.unhealthy(), {})
     if path == "/readyz":
         return _state("ready", metrics.unready(), metrics.notes)
     if path == "/status":
-        return _json(HTTPStatus.OK, status.document())
+        return _json(HTTPStatus.OK, monitor.document())
+    if path == attention.PATH:
+        return _json(HTTPStatus.OK, monitor.conditions.document())
     if path == "/quality":
         return monitor.page.answer()
     if path == "/":
-        samples = Samples.of(board.registry_of(monitor).collect(), clock.monotonic_s())
         query = "" if board.is_single else f"?{LABEL}={monitor.name}"
-        page = home_page.home(status.document(), samples, metrics.unready(), query)
+        page = home_page.home(monitor.document(), monitor.conditions.document(), metrics.unready(), query)
         return HTTPStatus.OK, page, home_page.TYPE
     return _no_page()
 
@@ -158,6 +157,8 @@ def _of_all(board: Board, path: str) -> Answer:
         return _state("ready", board.unready(), board.notes())
     if path == "/status":
         return _json(HTTPStatus.OK, board.document())
+    if path == attention.PATH:
+        return _json(HTTPStatus.OK, board.conditions())
     if path in {"/", "/quality"}:
         states = [(each.name, each.status.state, each.metrics.unready()) for each in board.monitors]
         return HTTPStatus.OK, home_page.several(path, states), home_page.TYPE

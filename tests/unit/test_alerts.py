@@ -1,4 +1,7 @@
-"""The alert rules, each in the state that it is for: promtool judges what /metrics says minute by minute (tests/alerts.py)."""
+"""The alert rules, each in the state that it is for: promtool judges what /metrics says minute by minute (tests/alerts.py).
+
+The service evaluates the same rules over the same samples.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,6 +15,8 @@ from prometheus_client import generate_latest
 
 from service import clock
 from service.micro_batch import MicroBatch
+from service.monitoring.alert_rules import RULES as TABLE
+from service.monitoring.conditions import Conditions
 from service.monitoring.metrics import Metrics
 from service.outlets.delivery import Progress
 from service.pipeline.builder import BatchReport
@@ -33,6 +38,7 @@ class Instance:
 
     metrics: Metrics
     texts: list[str | None] = field(default_factory=list)
+    firing: set[str] = field(default_factory=set)
     batch: int = 0
     behind: int = 0
 
@@ -72,12 +78,12 @@ Step = Callable[[Instance], object]
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str | None]]:
-    """An instance's life: a while of work, then `minutes` of something else, scraped once a minute."""
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Instance]:
+    """An instance's life: a while of work, then `minutes` of something else, scraped and evaluated once a minute."""
 
     def scrapes(
         step: Step | None, minutes: int, *, start: Step = Instance.leads, work: Step = Instance.works
-    ) -> list[str | None]:
+    ) -> Instance:
         now_s = 1_700_000_000.0
         monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
         monkeypatch.setattr(clock, "now_ms", lambda: int(now_s * 1000))
@@ -85,6 +91,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
         instance.metrics.limits(make_settings(tmp_path, reference=REFERENCE, outlets=[OUTLET]))
         instance.metrics.reference("v", 10, lambda: 300.0)
         start(instance)
+        conditions = None
         for minute in range(WARM + minutes):
             now_s += 60
             if minute < WARM:
@@ -93,7 +100,12 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[
                 step(instance)
             dead = minute >= WARM and step is None
             instance.texts.append(None if dead else generate_latest(instance.metrics.registry).decode())
-        return instance.texts
+            conditions = conditions or Conditions("a", instance.metrics.registry.collect)
+            conditions.look()
+            instance.firing = {
+                each["alert"] for each in conditions.document()["conditions"] if each["state"] == "firing"
+            }
+        return instance
 
     return scrapes
 
@@ -232,17 +244,37 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_what_fires_is_what_the_state_is_and_another_deployment_hides_nothing(
-    state: str, play: Callable[..., list[str | None]], tmp_path: Path
+    state: str, play: Callable[..., Instance], tmp_path: Path
 ) -> None:
     step, minutes, expected = STATES[state]
     there = play(step, minutes)
     well = play(Instance.works, minutes)
     standby = play(_nothing, minutes, start=_waits, work=_nothing)
+    instances = {"tidemark-a/1": there, "tidemark-b/1": well} | ({"tidemark-a/2": standby} if step is not None else {})
+    texts = {name: each.texts for name, each in instances.items()}
+    check(texts, sorted(f"tidemark-a Tidemark{name}" for name in expected), tmp_path)
+    if step is not None:
+        assert there.firing == {f"Tidemark{name}" for name in expected} - ELSEWHERE
+    assert (well.firing, standby.firing) == (set(), set())
+
+
+ELSEWHERE = {each.alert for each in TABLE if each.prometheus_only}
+
+
+@pytest.mark.parametrize("hours", [1, 7])
+def test_a_service_that_never_came_up_and_one_that_is_gone_for_hours_are_absent(
+    hours: int, play: Callable[..., Instance], tmp_path: Path
+) -> None:
+    minutes = WARM + 60 * hours
+    gone = [*play(Instance.works, 1).texts, *[None] * minutes][:minutes]
+    never: list[str | None] = [None] * minutes
+    (tmp_path / "none").mkdir()
     check(
-        {"a/1": there, "a/2": standby, "b/1": well} if step is not None else {"a/1": there, "b/1": well},
-        sorted(f"a Tidemark{name}" for name in expected),
+        {"tidemark-gone/1": gone, "plant/tidemark/1": never},
+        ["plant/tidemark TidemarkAbsent", "tidemark-gone TidemarkAbsent"],
         tmp_path,
     )
+    check({"redis/1": never}, ["tidemark TidemarkAbsent"], tmp_path / "none")
 
 
 def _waits(it: Instance) -> None:
@@ -291,8 +323,8 @@ def test_lags_are_not_shown_while_kafka_does_not_answer(monkeypatch: pytest.Monk
     assert value("tidemark_lag_records", {"topic": "r", "partition": "0"}) is None
 
 
-def test_without_promtool_a_rule_that_selects_nothing_is_still_found(play: Callable[..., list[str | None]]) -> None:
-    text = play(Instance.works, 1)[-1]
+def test_without_promtool_a_rule_that_selects_nothing_is_still_found(play: Callable[..., Instance]) -> None:
+    text = play(Instance.works, 1).texts[-1]
     assert text is not None
     for name in ("TidemarkSchemas", "TidemarkReadingsBehind", "TidemarkNotReady", "TidemarkLagUnknown"):
         assert_selects(RULES[name]["expr"], [text])

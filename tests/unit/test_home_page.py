@@ -64,7 +64,7 @@ def test_the_page_has_the_state_and_a_link_to_each_place_that_answers(service: S
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert "plant <7>" in page.text
     assert "Not ready: the lease is not held yet" in page.text
-    assert page.links == ["/status", "/metrics", "/quality", "/readyz", "/healthz"]
+    assert page.links == ["/status", "/conditions", "/metrics", "/quality", "/readyz", "/healthz"]
     for link in page.links:
         assert service.get(link)[0] in {200, 503, 404 if link == "/quality" else 200}
 
@@ -83,6 +83,12 @@ def test_a_running_service_shows_its_figures(service: Service) -> None:
     assert "1,234 records" in text
     assert "run 250 ms, publish 10 ms" in text
     assert "Needs attention" not in text
+    assert "More than one record in twenty is rejected, for 0 s (becomes an alert after 600 s)" in text
+
+
+def test_nothing_needs_attention_where_no_rule_has_an_element(service: Service) -> None:
+    service.metrics.query_running.set(1)
+    assert "Nothing needs attention." in service.get("/")[2].text
 
 
 def test_what_is_wrong_comes_first_with_the_name_of_its_alert(service: Service) -> None:
@@ -90,11 +96,11 @@ def test_what_is_wrong_comes_first_with_the_name_of_its_alert(service: Service) 
     service.metrics.unreadable.set(4)
     page = service.get("/")[2]
     assert "TidemarkUnreadable" in page.text
-    assert "4 offsets that no process can read (limit 0)" in page.text
+    assert "4 offsets end every process of plant <7> that reads them" in page.text
     assert page.text.index("Needs attention") < page.text.index("Now")
     assert ATTACK in page.text, "as text"
     assert not page.tags & {"script", "img", "iframe", "svg", "object"}
-    assert page.links == ["/status", "/metrics", "/quality", "/readyz", "/healthz"]
+    assert page.links == ["/status", "/conditions", "/metrics", "/quality", "/readyz", "/healthz"]
 
 
 def test_quality_says_how_to_get_a_report_and_unknown_paths_name_the_known_ones(service: Service) -> None:
@@ -104,4 +110,7 @@ def test_quality_says_how_to_get_a_report_and_unknown_paths_name_the_known_ones(
         assert step in page.text
     status, kind, page = service.get("/statuss")
     assert (status, kind) == (404, "text/plain")
-    assert page.text == "There is no such page. There are: /, /status, /metrics, /quality, /readyz, /healthz\n"
+    assert (
+        page.text
+        == "There is no such page. There are: /, /status, /conditions, /metrics, /quality, /readyz, /healthz\n"
+    )

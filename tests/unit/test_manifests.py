@@ -128,9 +128,11 @@ def test_an_unknown_kind_is_a_problem() -> None:
     assert problems({"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitors"}) != []
 
 
-def test_the_prometheus_rule_is_generated_from_the_alerts() -> None:
-    assert rules.TARGET.read_text() == rules.text(), "run `python -m load.manifests`"
-    assert only("standby", "PrometheusRule")["spec"] == yaml.safe_load(rules.SOURCE.read_text())
+def test_both_files_of_rules_are_generated_from_the_table() -> None:
+    for file, text in rules.texts().items():
+        assert file.read_text() == text, "run `python -m load.manifests`"
+    assert yaml.safe_load(rules.ALERTS.read_text()) == rules.document()
+    assert only("standby", "PrometheusRule")["spec"] == rules.document()
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -291,12 +293,14 @@ def test_an_alert_names_the_namespace_and_the_pipeline_that_it_is_about(tmp_path
     if promtool is None:
         pytest.skip("promtool is not installed")
     values = {("a", None): 1, ("b", None): 0, ("c", "hours"): 0, ("c", "minutes"): 1}
-    series = []
+    # Prometheus notes `up` by target: it has no pipeline.
+    series = [{"series": f'up{{job="{space}/tidemark", instance="i"}}', "values": "1x60"} for space in "abc"]
     for where, value in values.items():
-        labels = ", ".join(f'{name}="{text}"' for name, text in scraped(*where).items())
+        labels = ", ".join(f'{name}="{text}"' for name, text in (scraped(*where) | {"instance": "i"}).items())
         partition = f'{labels}, topic="r", partition="0"'
         series += [
             {"series": f"tidemark_query_running{{{labels}}}", "values": f"{value}x60"},
+            {"series": f"tidemark_build_info{{{labels}}}", "values": "1x60"},
             # Both pipelines of `c` read one topic: the expression of TidemarkRetention joins by job and topic.
             {"series": f"tidemark_retention_headroom_seconds{{{partition}}}", "values": f"{10 + value * 1000}x60"},
             {"series": f'tidemark_retention_seconds{{{labels}, topic="r"}}', "values": "1000x60"},
@@ -313,7 +317,7 @@ def test_an_alert_names_the_namespace_and_the_pipeline_that_it_is_about(tmp_path
         "promql_expr_test": [{"expr": query, "eval_time": "9m", "exp_samples": expected}],
     }
     file = tmp_path / "test.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(rules.SOURCE)], "evaluation_interval": "10s", "tests": [test]}))
+    file.write_text(yaml.safe_dump({"rule_files": [str(rules.ALERTS)], "evaluation_interval": "10s", "tests": [test]}))
     done = subprocess.run([promtool, "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

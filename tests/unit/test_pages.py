@@ -13,7 +13,7 @@ from load.servers.web import answer
 from service.cli import main
 from service.commands import check, query, support, watch
 from service.errors import SetupError
-from service.monitoring import pages, status
+from service.monitoring import attention, pages, status
 from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
@@ -94,7 +94,7 @@ def test_a_service_is_asked_past_a_proxy(proxied: list[str], tmp_path: Path) -> 
         settings = at(tmp_path, port)
         assert status.ask(settings.metrics) is not None
         assert list(query.listed(settings.metrics)) == ["tidemark"]
-        assert watch.ask(settings.metrics).at_s > 0
+        assert attention.asked(settings.metrics) is not None
         (line,) = check._metrics_port(settings)
         assert line.detail.endswith("is in use by the running service")
         page = dict(support._parts(settings, []))["status.json"]
@@ -133,10 +133,10 @@ def test_another_program_at_the_address_is_named_as_one(
             next(check._metrics_port(settings))
 
 
-def test_a_page_of_metrics_that_is_none_is_another_program_s(tmp_path: Path) -> None:
+def test_conditions_that_are_none_are_another_program_s(tmp_path: Path) -> None:
     page = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{{{ }}}"
     with foreign(page) as port, pytest.raises(NoServiceError, match="does not answer as a Tidemark service does"):
-        watch.ask(at(tmp_path, port).metrics)
+        attention.asked(at(tmp_path, port).metrics)
 
 
 def test_a_program_that_closes_the_connection_is_no_service(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         server.close()
     assert document.pop("started_ms") <= document["last_error"].pop("at_ms")
     assert document["batches"][0].pop("finished_ms") > CUT.watermark_ms
+    assert document.pop("figures")["restarts"] == "1 of the query"
     assert document == {
         "service": "tidemark",
         "state": "restarting",

@@ -132,7 +132,7 @@ def test_the_archive_has_settings_versions_state_metrics_checkpoint_and_redis(
         server.close()
     assert set(texts) == {
         *("about.txt", "settings.json", "versions.json", "status.json", "readyz.json", "metrics.txt"),
-        *("checkpoint.json", "redis.json"),
+        *("conditions.json", "checkpoint.json", "redis.json"),
     }
     settings = json.loads(texts["settings.json"])
     assert settings["input"]["measures"]["token"]["path"] == "env.token"

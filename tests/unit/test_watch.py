@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from service import clock
 from service.cli import main
 from service.commands import watch
 from service.commands.watch import Watch
@@ -82,6 +84,7 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
         shown.look()
     service.metrics.lags({"t": {0: 400, 1: 17}})
     service.metrics.rejects.labels("late").inc(12)
+    service.metrics.reference_max_age.set(3_600)
     service.metrics.reference("abc", 7, lambda: 3.0)
     shown.look()
     text = seen(shown)
@@ -89,26 +92,33 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
     assert "running, epoch 3" in text
     assert "417 records" in text
     assert "2: 1,000 records" in text
-    assert "16: late 16" in text
+    assert "18: late 18" in text
     assert "p99 over 60,000 ms" in text
     assert "publish" in next(line for line in text.splitlines() if line.strip().startswith("phases"))
     assert "TidemarkNotRunning" not in text
     service.metrics.query_running.set(0)
+    service.metrics.unreadable.set(4)
     service.status.failed(SinkError("Redis is \x1b[31mfull"))
     shown.look()
     text = seen(shown)
-    assert "TidemarkNotRunning" in text
+    assert "pending (page) TidemarkNotRunning for 0 s of 120 s" in text
     assert "\x1b" not in text
     assert "Redis is \\x1b[31mfull" in text
-    assert any("over the limit: TidemarkNotRunning" in line for line in watch.lines(shown))
+    lines = list(watch.lines(shown))
+    assert lines[1].startswith("firing (page) TidemarkUnreadable for 0 s: 4 offsets end every process of plant7")
+    assert lines[2].startswith("pending (page) TidemarkNotRunning")
 
 
-def test_counters_are_those_of_the_time_that_was_watched(service: Service) -> None:
+def test_counters_are_those_of_the_last_ten_minutes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     service.run()
     service.metrics.rejects.labels("late").inc(500)
     shown = of(service.port)
     shown.look()
     assert "500: late 500" in seen(shown), "since the start of the process"
+    now_s = time.monotonic()
+    for minute in range(12):
+        monkeypatch.setattr(clock, "monotonic_s", lambda minute=minute: now_s + 60 * minute)
+        shown.look()
     service.metrics.rejects.labels("early").inc(2)
     shown.look()
     assert "2: early 2" in seen(shown)
