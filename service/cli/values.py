@@ -129,6 +129,8 @@ def devices(
     with progress.bar("keys") as watch:
         page = devices.page(loaded, chosen, os.fsencode(after), limit, watch)
     shown = loaded.reference.columns if loaded.reference is not None else ()
+    if json and page.as_of is not None and not page.as_of.is_served:
+        print(f"tidemark: {page.as_of}", file=sys.stderr)
     for line in [document(page.devices)] if json else devices.table(page, shown):
         say(line)
 

@@ -7,20 +7,21 @@ page, and for a filter the fields that it needs, some hundred devices a call. `-
 import re
 import shlex
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from redis.exceptions import RedisError
 
+from service import clock
 from service.errors import SettingsError, SinkError
 from service.printing import counted, printable
 from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Redis, Settings
-from service.units import format_time
+from service.units import format_time, rough_duration
 
 AT_ONCE = 500
 """Hashes in one round trip."""
@@ -58,6 +59,10 @@ class Filter:
         """The fields of a hash that it looks at."""
         return [*(["status"] if self.status else []), *(_ATTRIBUTE + name for name in self.columns)]
 
+    def place(self, column: str) -> int:
+        """The place of a column in `fields`."""
+        return self.fields.index(_ATTRIBUTE + column)
+
     @property
     def values(self) -> list[bytes]:
         """What `fields` must have."""
@@ -65,12 +70,30 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class AsOf:
+    """The time of the last published batch, of several shards the oldest, and whether a service holds the lease."""
+
+    updated_ms: int
+    is_served: bool
+
+    def __str__(self) -> str:
+        ago = rough_duration(max(0, clock.now_ms() - self.updated_ms) // 1000 * 1000)
+        batch = f"as of the last batch, {format_time(self.updated_ms)} ({ago} ago)"
+        return batch if self.is_served else f"{batch}. No service runs now: statuses are those of that time"
+
+
+@dataclass(frozen=True)
 class Page:
-    """`devices` in the order of their ids; `total` is of all ids with the prefix. `has_more`: further devices follow these."""
+    """`devices` in the order of their ids; `total` is of all ids with the prefix. `has_more`: further devices follow these.
+
+    `as_of` is None where Redis has no progress.
+    """
 
     devices: Sequence[Mapping[str, Any]]
     total: int
     has_more: bool
+    prefix: bytes = b""
+    as_of: AsOf | None = None
 
 
 def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, watch: Watch) -> Page:
@@ -81,18 +104,33 @@ def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, wa
         shards_of = store.ids(chosen.prefix, watch)
         ids = sorted(shards_of)
         devices: list[dict[str, Any]] = []
+        unseen = set(chosen.columns)
         for first in range(bisect_right(ids, after), len(ids), AT_ONCE):
             some = [(each, shards_of[each]) for each in ids[first : first + AT_ONCE]]
             if chosen.fields:
-                rows = zip(some, store.read(some, "HMGET", *chosen.fields), strict=True)
+                rows = list(zip(some, store.read(some, "HMGET", *chosen.fields), strict=True))
+                unseen -= {name for name in unseen for _, values in rows if values[chosen.place(name)] is not None}
                 some = [each for each, values in rows if values == chosen.values]
             rest = some if limit is None else some[: limit + 1 - len(devices)]
             hashes = zip(rest, store.read(rest, "HGETALL"), strict=True)
             devices += [_device(device, fields) for (device, _), fields in hashes if fields]  # a hash may have expired
             if limit is not None and len(devices) > limit:
                 break
+        if unseen and ids:
+            _require_columns(unseen, store, [(each, shards_of[each]) for each in ids[:AT_ONCE]])
+        as_of = store.as_of()
     shown = devices if limit is None else devices[:limit]
-    return Page(shown, len(ids), len(devices) > len(shown))
+    return Page(shown, len(ids), len(devices) > len(shown), chosen.prefix, as_of)
+
+
+def _require_columns(unseen: Collection[str], store: "_Store", sample: Sequence[tuple[bytes, int]]) -> None:
+    """Raise SettingsError for a column that no device of the sample has. `unseen` are those that no filtered device has."""
+    hashes = store.read(sample, "HGETALL")
+    known = {name for fields in hashes for name in _attributes(fields)}
+    if unknown := sorted(set(unseen) - known):
+        what = f"--where {unknown[0]}: no device has the attribute {unknown[0]!r}"
+        remedy = f"They have {', '.join(sorted(known))}" if known else "They have none: see [reference] in the settings"
+        raise SettingsError(what, remedy=remedy)
 
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
@@ -138,6 +176,12 @@ class _Store:
             what = f"Redis at {redis_client.address(self._settings)} does not answer: {error}"
             raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
 
+    def as_of(self) -> AsOf | None:
+        """Return how old the values are; None before the first batch."""
+        known = [client.hget(keys.progress, "updated") for client, keys in zip(self.clients, self.keys, strict=True)]
+        times = [int(each) for each in known if each is not None]
+        return AsOf(min(times), bool(self.clients[0].exists(self.keys[0].lease))) if times else None
+
     def ids(self, prefix: bytes, watch: Watch) -> dict[bytes, int]:
         """Each id that begins so, with its shard. The node of each client is walked over once for it."""
         beginnings = [keys.device("").encode() for keys in self.keys]
@@ -174,7 +218,7 @@ class _Store:
 
 
 def _device(device: bytes, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
-    own = {_text(name): _text(value) for name, value in fields.items()}
+    own = {_text(name): _text(value) for name, value in fields.items() if not name.startswith(_ATTRIBUTE.encode())}
     session = own.get("session")
     return {
         "device": _text(device),
@@ -182,8 +226,13 @@ def _device(device: bytes, fields: Mapping[bytes, bytes]) -> dict[str, Any]:
         "skewed": own.get("skewed") == "1",
         "last_seen": int(own.get("last_seen") or 0),
         "session": int(session) if session else None,
-        "attributes": {name[len(_ATTRIBUTE) :]: value for name, value in own.items() if name.startswith(_ATTRIBUTE)},
+        "attributes": _attributes(fields),
     }
+
+
+def _attributes(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    own = {_text(name): _text(value) for name, value in fields.items()}
+    return {name[len(_ATTRIBUTE) :]: value for name, value in own.items() if name.startswith(_ATTRIBUTE)}
 
 
 def _text(value: bytes) -> str:
@@ -203,7 +252,11 @@ def table(page: Page, columns: Sequence[str]) -> Iterator[str]:
     for row in cells if page.devices else []:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     yield f"{len(page.devices):,} of {counted(page.total, 'device')}"
-    if not page.total:
+    if page.as_of is not None:
+        yield str(page.as_of)
+    if not page.total and page.prefix:
+        yield f"No id begins with {printable(_text(page.prefix))!r}; without --prefix all devices are listed"
+    elif not page.total:
         yield "Redis has no device here: see `tidemark status`, and redis.prefix and redis.url in the settings"
     if page.has_more:
         yield f"more: --after {shlex.quote(page.devices[-1]['device'])}"

@@ -1,6 +1,7 @@
 """`tidemark devices`: pages of devices in the order of their ids, from a real Redis."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from load.servers.redis import Redis
 from load.testbed import to_toml
 from service.cli import main
 from service.errors import SettingsError, SinkError
+from service.units import format_time
 
 pytestmark = pytest.mark.integration
 
@@ -130,12 +132,51 @@ def test_odd_ids_are_listed_and_control_nothing(run: Run, fleet: Fleet) -> None:
         assert [each["device"] for each in json.loads(run("--json", "--prefix", name))] == [name]
 
 
-def test_a_device_that_expires_meanwhile_and_a_column_that_no_device_has_are_no_error(run: Run, fleet: Fleet) -> None:
+def test_a_device_that_expires_meanwhile_is_left_out_and_a_column_that_no_device_has_is_an_error(
+    run: Run, fleet: Fleet
+) -> None:
     fleet.client.delete(f"{fleet.prefix}:device:pump-001")
     del fleet.document["reference"]["columns"]
     fleet.write_settings()
     assert [line.split()[0] for line in run("-n", "2").splitlines()[1:3]] == ["pump-000", "pump-002"]
-    assert run("--where", "nonsense=1").splitlines() == ["0 of 119 devices"]
+    for words in (
+        ("--where", "stie=1"),
+        ("--where", "site=leeds", "--where", "stie="),
+        ("--where", "stie=1", "--json"),
+    ):
+        message = run(*words, status=SettingsError.status)
+        assert "--where stie: no device has the attribute 'stie'. They have model, site" in message
+    assert run("--where", "site=none", "--after", "pump-119").splitlines() == ["0 of 119 devices"]
+    fleet.add("early", "offline")
+    assert run("--where", "site=", "--prefix", "pump").splitlines() == ["0 of 119 devices"]
+    assert "They have none" in run("--where", "site=x", "--prefix", "early", status=SettingsError.status)
+
+
+def test_a_prefix_that_no_id_has_is_no_fault_of_redis(run: Run, fleet: Fleet) -> None:
+    assert run("--prefix", "plump").splitlines() == [
+        "0 of 0 devices",
+        "No id begins with 'plump'; without --prefix all devices are listed",
+    ]
+    fleet.document["redis"]["prefix"] = "another"
+    fleet.write_settings()
+    assert run().splitlines()[1].startswith("Redis has no device here: see `tidemark status`")
+
+
+def test_the_list_says_of_when_it_is_and_that_no_service_runs(
+    run: Run, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    updated_ms = time.time_ns() // 1_000_000 - 7_200_000
+    fleet.client.hset(f"{fleet.prefix}:progress", mapping={"epoch": 3, "batch": 9, "updated": updated_ms})
+    last = run("-n", "1").splitlines()[3]
+    assert last == (
+        f"as of the last batch, {format_time(updated_ms)} (2 h ago). No service runs now: statuses are those of that time"
+    )
+    assert main(["devices", "--config", str(fleet.config), "--json", "-n", "1"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["status"] == "online"
+    assert "No service runs now" in printed.err
+    fleet.client.set(f"{fleet.prefix}:lease", "host 7 x", px=10_000)
+    assert run("-n", "1").splitlines()[3] == f"as of the last batch, {format_time(updated_ms)} (2 h ago)"
 
 
 def test_what_cannot_be_asked_is_named(run: Run, fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
