@@ -43,9 +43,9 @@ Device = Annotated[
     str | None, typer.Option(metavar="ID", help="Of this device, or with this key where the device is unknown.")
 ]
 Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="That the broker got since, such as 2026-11-20T08:00 or 2h.")
+    str | None, typer.Option(metavar="TIME", help="That were rejected since, such as 2026-11-20T08:00 or 2h.")
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="That the broker got before.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="That were rejected before.")]
 State = Annotated[
     Literal["correcting", "replaying", "open", "corrected", "replayed"] | None,
     typer.Option(help="The mark that it has, open without one."),

@@ -71,21 +71,23 @@ class Reject:
 def read(
     kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None, watch: scan.Watch | None = None
 ) -> Iterator[Reject]:
-    """Yield each reject once whose record the broker got at `since_ms` or later, and before `until_ms`. Raises SourceError.
+    """Yield each reject once that the rejects topic got at `since_ms` or later, and before `until_ms`. Raises SourceError.
 
-    They come in the order of the rejects topics' partitions.
+    This is the time at which the record was rejected: of a backlog, or of a topic that keeps the time of the producer, the
+    broker's time of the record may be hours earlier. They come in the order of the rejects topics' partitions.
     """
     seen: set[Coordinates] = set()
-    # A reject is written after its record, so older messages have older records.
     names = [kafka.rejects_topic(topic) for topic in kafka.topics]
     for message in scan.messages(kafka, names, since_ms=since_ms, watch=watch):
         own, values = delivery.split(scan.headers(message))
         if not values:
             continue  # not a reject of Tidemark's
         reject = _reject(message.key(), message.value(), own, values)
-        if since_ms is not None and reject.broker_ms < since_ms:
-            continue
-        if (until_ms is not None and reject.broker_ms >= until_ms) or reject.place in seen:
+        rejected_ms = message.timestamp()[1]
+        is_outside = (since_ms is not None and rejected_ms < since_ms) or (
+            until_ms is not None and rejected_ms >= until_ms
+        )
+        if is_outside or reject.place in seen:
             continue
         seen.add(reject.place)  # delivery is at least once
         yield reject

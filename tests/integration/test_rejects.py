@@ -52,10 +52,6 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
         (0, "late", "open"),
         (1, "undecodable", "open"),
     ]
-    since = str(BASE_MS + 1000)
-    assert broken in world.tidemark("list", "--since", since)
-    assert late not in world.tidemark("list", "--since", since)
-    assert world.tidemark("list", "--until", str(BASE_MS)).splitlines() == ["0 rejects"]
     assert world.tidemark("list", "--reason", "early").splitlines() == ["0 rejects"]
 
     shown = world.tidemark("show", range_)
@@ -69,6 +65,15 @@ def test_rejects_are_listed_once_and_shown_with_the_bytes_that_are_wrong(world: 
     assert "temperature = 1000000000.0: allowed -40 to 80" in world.tidemark("list", range_)
     assert "decoding stops at byte" in world.tidemark("show", broken)
     assert main(["rejects", "show", "--config", str(world.config), f"{world.topic}/0/99"]) == 1
+
+
+def test_since_is_the_time_of_the_rejection_whatever_the_time_of_the_record(world: World) -> None:
+    """The log recommends `--since 10m` when rejects begin, also while the service reads what is days old."""
+    place = world.reject(reading("d1"), "late")
+    assert 1000 * time.time() - 3_600_000 > BASE_MS, "the broker's time of the record"
+    assert place in world.tidemark("list", "--since", "10m")
+    assert world.tidemark("list", "--until", "10m").splitlines() == ["0 rejects"]
+    assert place in world.tidemark("show", "--since", "10m")
 
 
 def test_a_time_before_1970_lists_every_reject(world: World) -> None:
