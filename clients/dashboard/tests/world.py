@@ -191,6 +191,7 @@ class Answers:
         self.status: dict[str, Any] = json.loads((HERE / "status.json").read_text(encoding="utf-8"))
         self.metrics = (HERE / "metrics.txt").read_text(encoding="utf-8")
         self.alerts: list[dict[str, Any]] = []
+        self.conditions: list[dict[str, Any]] | None = []
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -199,6 +200,7 @@ class Answers:
                 bodies = {
                     f"/status{query}": json.dumps(answers.status),
                     f"/metrics{query}": answers.metrics,
+                    **answers.served_conditions(f"/conditions{query}"),
                     "/api/v1/alerts": json.dumps(alerts),
                 }
                 body = bodies.get(self.path, "").encode()
@@ -215,6 +217,17 @@ class Answers:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
+
+    def served_conditions(self, path: str) -> dict[str, str]:
+        """What a request for the conditions gets; nothing of a service of an earlier version."""
+        return {} if self.conditions is None else {path: json.dumps({"conditions": self.conditions})}
+
+    def need(self, alert: str, state: str, summary: str, severity: str = "warn") -> None:
+        """One more condition, as the service's /conditions has it."""
+        assert self.conditions is not None
+        alerts = [{"labels": {}, "state": state, "since_ms": 0, "value": 1.0, "summary": summary}]
+        condition = {"alert": alert, "state": state, "severity": severity, "for_s": 600.0, "alerts": alerts}
+        self.conditions = [*self.conditions, condition]
 
     def set(self, sample: str, value: float) -> None:
         """Another value of a sample, named as /metrics has it."""

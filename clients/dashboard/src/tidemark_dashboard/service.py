@@ -1,4 +1,4 @@
-"""What the service and Prometheus say over HTTP: /status, /metrics and the alerts that fire. Asked while a page is open."""
+"""What the service and Prometheus say over HTTP: /status, /conditions, /metrics and alerts. Asked while a page is open."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Look:
 
 @dataclass(frozen=True)
 class Alert:
-    """An alert that fires, or is about to."""
+    """An alert that fires, or is about to. `for_s` is how long its cause has to last, 0 where that is not known."""
 
     name: str
     state: str
     severity: str
     summary: str
-    since: str
+    for_s: float = 0.0
 
 
 class Service:
@@ -57,6 +57,8 @@ class Service:
         self.looks: deque[Look] = deque()
         self.batches: list[Mapping[str, Any]] = []
         self.epochs: dict[int, int] = {}
+        self.conditions: list[Alert] | None = None
+        """What the service's own evaluation of the alert rules says; None for a service of an earlier version."""
         self.alerts: list[Alert] = []
 
     @property
@@ -104,11 +106,12 @@ class Service:
             if not isinstance(status, dict) or "batches" not in status:
                 msg = f"{self.url}/status is not what a service of Tidemark answers"
                 raise ValueError(msg)
-        except (httpx2.HTTPError, ValueError) as error:
+            conditions = await self._ask_conditions(client)
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             self.health.failed(str(error) or type(error).__name__)
             return
         self.health.answered()
-        self.status = status
+        self.status, self.conditions = status, conditions
         at_ms = now_ms()
         self.looks.append(Look(at_ms, samples))
         while self.looks[0].at_ms < at_ms - 1000 * KEPT_S:
@@ -118,6 +121,25 @@ class Service:
         # A batch that is repeated replaces itself; a rebuild begins again with number 0.
         known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
         self.batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
+
+    async def _ask_conditions(self, client: httpx2.AsyncClient) -> list[Alert] | None:
+        try:
+            document = json.loads(await _get(client, f"{self.url}/conditions{self._query}"))
+        except httpx2.HTTPStatusError as error:
+            if error.response.status_code == httpx2.codes.NOT_FOUND:
+                return None
+            raise
+        return [
+            Alert(
+                str(each["alert"]),
+                str(alert["state"]),
+                str(each["severity"]),
+                str(alert["summary"]),
+                float(each["for_s"]),
+            )
+            for each in document["conditions"]
+            for alert in each["alerts"]
+        ]
 
     async def _ask_prometheus(self, client: httpx2.AsyncClient) -> None:
         try:
@@ -136,7 +158,6 @@ def _alert(document: Mapping[str, Any]) -> Alert:
         str(document.get("state", "")),
         str(labels.get("severity", "")),
         str(annotations.get("summary", "")),
-        str(document.get("activeAt", "")),
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidemark_client import Progress
-from tidemark_dashboard.metrics import OVERFLOW, Samples, quantile
+from tidemark_dashboard.metrics import OVERFLOW, quantile
 from tidemark_dashboard.pages import Page, Query, Shown
-from tidemark_dashboard.service import Look, Service
+from tidemark_dashboard.service import Alert, Look, Service
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import seconds
 
@@ -18,18 +18,16 @@ SHOWN = 60
 """Batches in the plots."""
 ROWS = 15
 PHASES = ("cut", "run", "publish", "finish")
-STUCK_S, LAG_AGE_S, SLOW_S, HELD, HEADROOM = 120.0, 60.0, 10.0, 0.25, 0.25
-"""The limits of deploy/alerts.yml."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that needs somebody. `name` is that of its page in the runbook."""
+    """Something that needs somebody, or may soon. `name` is that of its page in the runbook."""
 
     name: str
     text: str
     severity: str
-    since: str = ""
+    is_pending: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         "status": status,
         "samples": samples,
         "progress": progress,
-        "problems": list(_problems(service)),
+        "problems": _problems(service),
         "batches": batches,
         "table": batches[::-1][:ROWS],
         "plot": _plot(batches),
@@ -200,87 +198,31 @@ def _rate(looks: Sequence[Look]) -> float | None:
     return grown / took_s if took_s > 0 and grown >= 0 else None
 
 
-def _problems(service: Service) -> Iterator[Problem]:
-    """The alerts that fire, and what the service's own answers say now; each name once."""
-    seen = set()
-    for each in [*_alerts(service), *_conditions(service)]:
-        if each.name not in seen:
-            seen.add(each.name)
-            yield each
+def _problems(service: Service) -> list[Problem]:
+    """The alerts that fire by Prometheus and by the service, then what may become one; each text once."""
+    problems = {(each.name, each.text): each for each in [*_own(service), *_alerts(service.alerts)]}
+    return sorted(problems.values(), key=lambda each: (each.is_pending, each.severity != "page"))
 
 
-def _alerts(service: Service) -> Iterator[Problem]:
-    for alert in service.alerts:
-        if alert.state == "firing":
-            yield Problem(alert.name, alert.summary, alert.severity or "warn", alert.since)
-
-
-def _conditions(service: Service) -> Iterator[Problem]:
-    """What can be seen without Prometheus: the same limits, without its waiting times."""
+def _own(service: Service) -> Iterator[Problem]:
     if not service.is_known:
         return
     if service.health.is_away:
         yield Problem("TidemarkAbsent", f"The service does not answer: {service.health.reason}", "page")
         return
-    samples, status = service.samples, service.status
-    error = status.get("last_error")
-    if status.get("state") == "restarting" and error:
+    error = service.status.get("last_error")
+    if service.status.get("state") == "restarting" and error:
         yield Problem(str(error["code"]), str(error["text"]), "page")
-    if samples.value("tidemark_query_running") == 0 and status.get("state") != "starting":
-        yield Problem("TidemarkNotRunning", "The query does not run", "page")
-    for name, metric, limit, severity, text in _LIMITS:
-        value = samples.value(metric) or 0.0
-        if value > limit:
-            yield Problem(name, text.format(value), severity)
-    for name, metric, text in _EVENTS:
-        if service.increase(metric).get(""):
-            yield Problem(name, text, "page")
-    latency = _latency(service.looks, 0.99)
-    if latency is not None and latency.value_s > SLOW_S:
-        yield Problem("TidemarkSlow", f"One reading in a hundred takes {latency} to Redis", "warn")
-    yield from _shares(samples)
+    yield from _alerts(service.conditions or (), with_pending=True)
 
 
-_LIMITS = (
-    ("TidemarkStuck", "tidemark_batch_running_seconds", STUCK_S, "page", "A batch has been running for {:.0f} s"),
-    ("TidemarkLagUnknown", "tidemark_lag_age_seconds", LAG_AGE_S, "page", "Kafka has not answered for {:.0f} s"),
-    ("TidemarkUnreadable", "tidemark_unreadable_offsets", 0, "page", "{:.0f} offsets cannot be read by any process"),
-    (
-        "TidemarkReferenceKept",
-        "tidemark_reference_kept",
-        0,
-        "warn",
-        "There is no newer reference; the last good one stays",
-    ),
-    ("TidemarkSkewedDevices", "tidemark_skewed_devices", 0, "warn", "The clocks of {:.0f} devices are ahead"),
-)
-"""Alerts with a metric that must not exceed a limit."""
-_EVENTS = (
-    (
-        "TidemarkRedisLostData",
-        "tidemark_redis_data_lost_total",
-        "Redis came back without values that it had acknowledged",
-    ),
-    ("TidemarkRecordsLost", "tidemark_records_lost_total", "Kafka deleted records before they were read"),
-)
-"""Alerts with a counter that must not grow."""
-
-
-def _shares(samples: Samples) -> Iterator[Problem]:
-    """Alerts that compare two metrics."""
-    held_s = samples.value("tidemark_watermark_held_seconds") or 0.0
-    if held_s > HELD * (samples.value("tidemark_watermark_max_hold_seconds") or float("inf")):
-        text = f"Partitions that are behind hold final values back by {held_s:.0f} s"
-        yield Problem("TidemarkWatermarkHeld", text, "warn")
-    kept_s = samples.by("tidemark_retention_seconds", "topic")
-    for labels, room_s in samples.rows("tidemark_retention_headroom_seconds"):
-        if room_s < HEADROOM * kept_s.get(labels["topic"], 0.0) and room_s != float("inf"):
-            text = f"Kafka deletes unread records of {labels['topic']} in {room_s:.0f} s if the service stops"
-            yield Problem("TidemarkRetention", text, "page")
-            break
-    met = samples.value("tidemark_quality_expectations_met_ratio")
-    if met is not None and met < 1:
-        yield Problem("TidemarkQuality", f"A sample of readings met {100 * met:.0f} % of the expectations", "warn")
+def _alerts(alerts: Iterable[Alert], *, with_pending: bool = False) -> Iterator[Problem]:
+    for alert in alerts:
+        if alert.state == "firing":
+            yield Problem(alert.name, alert.summary, alert.severity or "warn")
+        elif with_pending:
+            text = f"{alert.summary} (an alert after {seconds(alert.for_s)})"
+            yield Problem(alert.name, text, alert.severity, is_pending=True)
 
 
 PAGE = Page(
