@@ -34,6 +34,16 @@ def test_the_table_of_exit_statuses_is_that_of_the_errors() -> None:
     assert len(STATUSES) == len(expected)
 
 
+def test_systemd_leaves_the_statuses_that_want_a_person_and_gives_up_on_an_end_that_comes_at_once() -> None:
+    rows = re.findall(r"^\| (\d+) \| `\w+` \|.*\| ([^|]+) \|$", REFERENCE, re.MULTILINE)
+    again = {status: [advice for each, advice in rows if each == status] for status, _ in rows}
+    wanting = {status for status, advices in again.items() if all(each.startswith("after a ") for each in advices)}
+    unit = (DEPLOY / "systemd" / "tidemark.service").read_text()
+    [left] = re.findall(r"^RestartPreventExitStatus=(.+)$", unit, re.MULTILINE)
+    assert set(left.split()) == wanting
+    assert re.findall(r"^StartLimit\w+=(.+)$", unit, re.MULTILINE) == ["1h", "20"]
+
+
 def test_every_code_has_a_line_that_says_what_to_do() -> None:
     lines = re.findall(r"^- (`.+?`): ", REFERENCE, re.MULTILINE)
     assert {code for line in lines for code in re.findall(r"`(\w+)`", line)} == {code for _, code, _ in STATUSES}
