@@ -29,6 +29,7 @@ from service.monitoring.view_metrics import Views
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.pipeline.term import TermMetrics
+from service.redis.link import EpochLostError, WritesLostError
 from service.reference.database import REASONS
 from service.rejects.delivery import UNREADABLE
 
@@ -58,6 +59,9 @@ _PHASES = {
     "commitBatch": "log",
     "triggerExecution": "total",
 }
+_OWN_PHASES = ("cut", "run", "publish", "finish")
+_CODES = (*failure.CODES, EpochLostError.code, WritesLostError.code)
+"""The codes of all failures that restart the query."""
 _STATE_ROWS = ("windows", "devices", "sessions")
 _PUBLISHED = ("windows", "sessions", "devices", "rejects")
 _CHANGES = ("opened", "closed")
@@ -147,9 +151,7 @@ class Metrics(TermMetrics):
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
         )
         self.failures = counter("failures", "Failures that did not end the service", "part", _PARTS)
-        self.restarts = counter(
-            "query_restarts", "Failures that restarted the query inside the driver", "code", failure.CODES
-        )
+        self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code", _CODES)
         self.lookups = counter(
             "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result", LOOK_UPS
         )
@@ -222,6 +224,8 @@ class Metrics(TermMetrics):
         self.seconds = Histogram(
             "tidemark_batch_seconds", "Duration of a batch's phases", ["phase"], buckets=BATCH_S, registry=self.registry
         )
+        for phase in dict.fromkeys((*_OWN_PHASES, *_PHASES.values())):
+            self.seconds.labels(phase)
         self.schedule_delay = Histogram(
             "tidemark_schedule_delay_seconds",
             "From the time that a trigger was due until its batch began to run",

@@ -1,15 +1,20 @@
 """Metrics, as a scraper and an orchestrator see them: over HTTP."""
 
 import json
+import re
 import socket
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from load.servers.web import answer
+from service.admission.readings import REASONS
+from service.admission.schema_catalog import LOOK_UPS
 from service.errors import SetupError
 from service.monitoring import metrics
 from service.monitoring.board import Board
@@ -17,9 +22,12 @@ from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
+from service.pipeline import failure
 from service.pipeline.batch_report import Progress
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from tests.reports import REPORT
+from tests.stream.records import make_settings
+from tests.unit.test_runbook import FAMILIES
 
 PROGRESS = Progress(
     batch=7,
@@ -27,6 +35,8 @@ PROGRESS = Progress(
     durations_ms={"addBatch": 300, "latestOffset": 4, "getBatch": 1, "queryPlanning": 20, "triggerExecution": 340},
     state_bytes=4096,
 )
+
+SOURCES = [*Path(metrics.__file__).parents[1].rglob("*.py")]
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -97,6 +107,43 @@ def test_latencies_are_weighed_by_readings_and_their_buckets_are_cumulative(scra
     assert below == [0, 4, *[6] * (len(bounds) - 4), 14, 16]
     assert scraped.value("event_to_redis_seconds_count") == 16
     assert scraped.value("event_to_redis_seconds_sum") == pytest.approx(180.14)
+
+
+def test_every_series_of_a_counter_and_of_a_histogram_exists_before_its_first_event(tmp_path: Path) -> None:
+    """Prometheus sees no increase in a series that begins with its first increment."""
+    settings = make_settings(
+        tmp_path,
+        input={"format": "avro", "columns": {"line": {"path": "device_id"}}},
+        views=[{"name": "line", "by": ["line"], "window": "1 m"}],
+        outlets=[{"name": "files", "kind": "parquet", "path": "x"}],
+    )
+    made = Metrics()
+    made.limits(settings)
+
+    def series() -> set[tuple[str, tuple[tuple[str, str], ...]]]:
+        families = [each for each in made.registry.collect() if each.type in {"counter", "histogram"}]
+        return {(each.name, tuple(each.labels.items())) for family in families for each in family.samples}
+
+    before = series()
+    outcome = replace(REPORT.outcome, topics=((0, 1),), others=((0, 1),))
+    phases = re.findall(
+        r'"(\w+)": \w+ - \w+,', (Path(metrics.__file__).parents[1] / "pipeline" / "builder.py").read_text()
+    )
+    assert len(phases) == 4
+    rejected, seconds = dict.fromkeys(REASONS, 1), dict.fromkeys(phases, 0.1)
+    made.batch_ends(replace(REPORT, outcome=outcome, rejected=rejected, phases=seconds))
+    made.engine(PROGRESS)
+    made.republishes(outcome, (1, 1))
+    made.outlet_writes("files", 1, 1)
+    made.outlet_fails("files")
+    for error in FAMILIES:
+        if failure.transient(error("what")):
+            made.restarts.labels(error.code).inc()
+    for result in LOOK_UPS:
+        made.lookups.labels(result).inc()
+    for part in re.findall(r'\bfails\("(\w+)"\)', "".join(each.read_text() for each in SOURCES)):
+        made.fails(part)
+    assert series() == before
 
 
 def test_a_partition_that_is_gone_leaves_the_lags(scraped: Scraped) -> None:
