@@ -3,11 +3,13 @@
     python -m load.observe [--only TidemarkBehind] [--at-once 2] [--json FILE] [--page FILE] [--folder FOLDER]
 
 Each scene of load/observe/scenes has a service of its own. Exit status 0 only when every alert fired, was notified with a link
-that exists, and cleared, and every query of the dashboards returned data.
+that exists, and cleared, the service's /conditions and `tidemark status` showed the same, and every query of the dashboards
+returned data.
 """
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -17,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from load.observe.rules import rules
+from load.observe.rules import environment, rules
 from load.observe.scenes import SCENES
 from load.observe.table import page, report
 from load.observe.watch import Watch
@@ -38,6 +40,7 @@ def play(only: Sequence[str] = (), at_once: int = 2, folder: Path = FOLDER) -> d
         raise SetupError(what, remedy=f"Scenes and alerts: {', '.join(sorted(known))}")
     began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
+    os.environ.update(environment(played_rules, folder / "rules.json"))
     scenes = [scene(folder) for scene in SCENES]
     chosen = {alert for scene in scenes for alert in scene.alerts if not only or {scene.job, alert} & set(only)}
     playing = [scene for scene in scenes if scene.alerts & chosen]
@@ -60,7 +63,8 @@ def passes(figures: Mapping[str, Any], *, is_part: bool = False) -> bool:
     """Whether every alert did all that it must; with `is_part`, every alert that was played."""
     expected = len(figures["rows"]) if is_part else figures["alerts"]
     counts = [figures["fired"], figures["notified"], figures["cleared"]]
-    return counts == [expected] * 3 and (is_part or figures["empty_queries"] == 0)
+    is_well = counts == [expected] * 3 and figures["different"] == 0
+    return is_well and (is_part or figures["empty_queries"] == 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,19 +1,20 @@
-"""The rules of deploy/alerts.yml, with shorter times: an alert whose range is half an hour is played in two minutes.
+"""The alert rules with shorter times: an alert whose range is half an hour is played in two minutes.
 
 Only times are rewritten: `for`, ranges and the step of a subquery. Limits stay. Times of two minutes and less stay, and so does
-the range of TidemarkAbsent. The table of a run names each time that was rewritten.
+the range of TidemarkAbsent. The table of a run names each time that was rewritten. Prometheus and the service get the same rules.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import yaml
-
 from load.testbed import ROOT
+from service.monitoring import alert_rules
+from service.monitoring.alert_rules import RULES
 
-FILE = ROOT / "deploy" / "alerts.yml"
 RUNBOOK = ROOT / "deploy" / "runbook.md"
 _SHORT = {"5m": "15s", "10m": "30s", "15m": "45s", "30m": "90s"}
 _OWN: Mapping[str, Mapping[str, str]] = {
@@ -33,22 +34,34 @@ _RANGE = re.compile(r"\[(\w+)(?::(\w+))?\]")
 class Rule:
     """A rule as it is played; `shortened` has each time that was rewritten, and what it became."""
 
-    alert: str
-    severity: str
-    runbook: str
+    played: alert_rules.Rule
     shortened: Mapping[str, str]
-    document: Mapping[str, Any]
+
+    @property
+    def severity(self) -> str:
+        return self.played.severity
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The rule as a rule file of Prometheus has it."""
+        return self.played.document()
 
 
 def rules() -> dict[str, Rule]:
     """Return all rules by name."""
-    groups = yaml.safe_load(FILE.read_text())["groups"]
-    return {each["alert"]: _shortened(each) for group in groups for each in group["rules"]}
+    return {each.alert: _shortened(each) for each in RULES}
 
 
 def document(played: Mapping[str, Rule]) -> dict[str, Any]:
     """Return the rule file for Prometheus."""
     return {"groups": [{"name": "tidemark", "rules": [dict(rule.document) for rule in played.values()]}]}
+
+
+def environment(played: Mapping[str, Rule], file: Path) -> dict[str, str]:
+    """Write the rules for the service, and return the variables that have it evaluate them."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps([asdict(rule.played) for rule in played.values()]), encoding="utf-8")
+    return {"TIDEMARK_TEST": "1", "TIDEMARK_ALERTS": str(file)}
 
 
 def anchors() -> set[str]:
@@ -57,8 +70,8 @@ def anchors() -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
-def _shortened(rule: Mapping[str, Any]) -> Rule:
-    times = _OWN.get(rule["alert"], _SHORT)
+def _shortened(rule: alert_rules.Rule) -> Rule:
+    times = _OWN.get(rule.alert, _SHORT)
     used: dict[str, str] = {}
 
     def short(time: str) -> str:
@@ -70,8 +83,4 @@ def _shortened(rule: Mapping[str, Any]) -> Rule:
         length, step = match.groups()
         return f"[{short(length)}:{short(step)}]" if step else f"[{short(length)}]"
 
-    document = {**rule, "expr": _RANGE.sub(ranges, rule["expr"])}
-    if "for" in rule:
-        document["for"] = short(rule["for"])
-    runbook = rule["annotations"]["runbook_url"]
-    return Rule(rule["alert"], rule["labels"]["severity"], runbook, used, document)
+    return Rule(replace(rule, expr=_RANGE.sub(ranges, rule.expr), for_=short(rule.for_)), used)

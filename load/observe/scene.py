@@ -16,14 +16,18 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.observe.receiver import problem
 from load.observe.sender import Sender
 from load.observe.watch import Watch
-from load.servers.server_process import PATIENCE, Started
+from load.servers.server_process import HOST, PATIENCE, Started
 from load.testbed import Testbed
 from service.errors import SetupError, TidemarkError
+from service.monitoring import attention
+from service.monitoring.pages import NoServiceError
+from service.settings.settings import Metrics
 
 DEVICES = 60
 STARTS_S = 180.0
 FIRES_S = 400.0
 CLEARS_S = 660.0
+AGREES_S = 30.0
 _POLL_S = 0.3
 VIEWS = (
     {"name": "device", "by": ["device"], "window": "10 s", "retain": "1 h"},
@@ -52,17 +56,32 @@ class Played:
     notified: bool = False
     cleared_s: float | None = None
     problem: str = ""
+    is_shown: bool = False
+    """The service has shown that the alert fires; True for an alert that only Prometheus can evaluate."""
+    is_hidden: bool = False
+    """The service has shown that the alert is over."""
     since_s: float = field(default=0.0, repr=False)
 
     @property
+    def agrees(self) -> bool:
+        """Whether the service has shown the same as Prometheus."""
+        return (self.is_shown or self.fired_s is None) and (self.is_hidden or self.cleared_s is None)
+
+    @property
     def is_well(self) -> bool:
-        return self.fired_s is not None and self.notified and self.cleared_s is not None and not self.problem
+        return (
+            self.fired_s is not None
+            and self.notified
+            and self.cleared_s is not None
+            and not self.problem
+            and self.agrees
+        )
 
 
 class Scene(Started):
     """A service on a testbed of its own, scraped as the job `job`. Subclasses have settings and causes."""
 
-    job = "scene"
+    job = "tidemark-scene"
 
     def __init__(self, folder: Path) -> None:
         fleet = Fleet(7, FleetSettings(devices=DEVICES, rate=1.0))
@@ -71,6 +90,7 @@ class Scene(Started):
         self.sender = Sender(self.testbed.broker.bootstrap, [str(name) for name in fleet.names])
         self.wrong = self.sender.wrong
         self._parts = contextlib.ExitStack()
+        self._metrics = Metrics(address=HOST, port=self.testbed.metrics_port)
         self._is_interrupted = False
 
     def options(self) -> Mapping[str, Any]:
@@ -170,7 +190,7 @@ class Scene(Started):
                 for row in played:
                     row.since_s = time.monotonic()
                 occurring.enter_context(cause.occurs())
-            self._wait(lambda: [self._has_fired(row, watch) for row in rows], FIRES_S)
+            self._wait(lambda: self._have_fired(rows, watch), FIRES_S)
             for row in rows:
                 row.problem = "" if row.fired_s is not None else f"it did not fire within {FIRES_S:.0f} s"
                 row.since_s = time.monotonic()
@@ -179,7 +199,7 @@ class Scene(Started):
 
     def _clear(self, rows: Sequence[Played], watch: Watch) -> None:
         """Wait until the alerts that have fired have cleared, and judge their notifications."""
-        self._wait(lambda: [self._has_cleared(row, watch) for row in rows], CLEARS_S)
+        self._wait(lambda: self._have_cleared(rows, watch), CLEARS_S)
         for row in (row for row in rows if row.fired_s is not None):
             notification = watch.notified(self.job, row.alert, 0.0)
             if row.cleared_s is None:
@@ -193,14 +213,31 @@ class Scene(Started):
         with contextlib.suppress(SetupError):
             self.until(lambda: all(states()), within_s, "alerts")
 
-    def _has_fired(self, row: Played, watch: Watch) -> bool:
-        notification = watch.notified(self.job, row.alert, row.since_s)
-        if row.fired_s is None and notification is not None:
-            row.fired_s = round(notification.at_s - row.since_s, 1)
-        return row.fired_s is not None
+    def _have_fired(self, rows: Sequence[Played], watch: Watch) -> list[bool]:
+        firing = self._firing()
+        for row in rows:
+            row.is_shown = row.is_shown or row.alert in firing or watch.rules[row.alert].played.prometheus_only
+            notification = watch.notified(self.job, row.alert, row.since_s)
+            if row.fired_s is None and notification is not None:
+                row.fired_s = round(notification.at_s - row.since_s, 1)
+        return [self._agrees(row.is_shown, row.fired_s, row) for row in rows]
 
-    def _has_cleared(self, row: Played, watch: Watch) -> bool:
-        if row.fired_s is not None and row.cleared_s is None and watch.is_quiet(self.job, row.alert):
-            resolved = watch.receiver.of(self.job, row.alert)[-1]
-            row.cleared_s = round(max(0.0, resolved.at_s - row.since_s), 1)
-        return row.fired_s is None or row.cleared_s is not None
+    def _have_cleared(self, rows: Sequence[Played], watch: Watch) -> list[bool]:
+        firing = self._firing()
+        for row in rows:
+            row.is_hidden = row.alert not in firing
+            if row.fired_s is not None and row.cleared_s is None and watch.is_quiet(self.job, row.alert):
+                resolved = watch.receiver.of(self.job, row.alert)[-1]
+                row.cleared_s = round(max(0.0, resolved.at_s - row.since_s), 1)
+        return [row.fired_s is None or self._agrees(row.is_hidden, row.cleared_s, row) for row in rows]
+
+    def _agrees(self, is_seen: bool, after_s: float | None, row: Played) -> bool:
+        """Whether Prometheus has reached a state, and the service, too, or has had AGREES_S more time for it."""
+        return after_s is not None and (is_seen or time.monotonic() > row.since_s + after_s + AGREES_S)
+
+    def _firing(self) -> set[str]:
+        """Return the alerts that `tidemark status` prints as firing; none while the service does not answer."""
+        lines = []
+        with contextlib.suppress(NoServiceError):
+            lines = list(attention.lines(attention.asked(self._metrics)))
+        return {line.split()[2] for line in lines if line.startswith("firing ")}

@@ -15,7 +15,8 @@ _HEAD = """\
 
 `make observe` wrote this page. A real Prometheus scrapes the service while the cause of every alert in
 [alerts.yml](../../deploy/alerts.yml) is brought about. Each alert must fire, reach a receiver of Alertmanager with its link to
-the [runbook](../../deploy/runbook.md), and clear when the cause is over. Every query of the [dashboards](monitor.md#dashboards)
+the [runbook](../../deploy/runbook.md), and clear when the cause is over. The service's [conditions](monitor.md#conditions) and
+`tidemark status` must show the same at both times. Every query of the [dashboards](monitor.md#dashboards)
 must return data.
 
 The seconds to fire begin with the cause, those to clear with its end. Times of more than two minutes in a rule are shortened for
@@ -31,6 +32,7 @@ def report(rules: Mapping[str, Rule], rows: Sequence[Played], empty: Sequence[Qu
         "fired": sum(row.fired_s is not None for row in rows),
         "notified": sum(row.notified for row in rows),
         "cleared": sum(row.cleared_s is not None for row in rows),
+        "different": sum(not row.agrees for row in rows),
         "empty_queries": len(empty),
         "queries": [str(query) for query in empty],
         "seconds": round(seconds),
@@ -49,6 +51,7 @@ def page(figures: Mapping[str, Any]) -> str:
     result = (
         f"Result of {time.strftime('%Y-%m-%d')}, on {figures['machine']['cores']} cores: {figures['alerts']} alerts, "
         f"{figures['fired']} fired, {figures['notified']} notified, {figures['cleared']} cleared, "
+        f"{figures['different']} shown differently by the service, "
         f"{figures['empty_queries']} queries without data, {figures['seconds']} s."
     )
     return "\n".join([_HEAD, result, "", *lines, ""])

@@ -7,12 +7,13 @@ import pytest
 
 from load.observe.__main__ import main, passes
 from load.observe.receiver import Receiver, problem
-from load.observe.rules import RUNBOOK, anchors, rules
+from load.observe.rules import RUNBOOK, anchors, environment, rules
 from load.observe.scene import Played
 from load.observe.scenes import SCENES
 from load.observe.table import page, report
 from load.servers import prometheus
 from service.errors import SetupError
+from service.monitoring import alert_rules
 from tests.alerts import RULES
 
 
@@ -24,8 +25,8 @@ def test_every_rule_is_brought_about_in_one_scene(tmp_path: Path) -> None:
 
 def test_only_times_differ_from_the_rules_and_each_difference_is_named() -> None:
     for name, rule in rules().items():
-        original, document = RULES[name], rule.document
-        assert {**document, "expr": "", "for": ""} == {**original, "expr": "", "for": ""}
+        original, document = RULES[name], dict(rule.document)
+        assert {**document, "expr": "", "for": ""} == {**original, "expr": "", "for": ""}, "alerts.yml is the table's"
         longer = f"{original['expr']} for {original.get('for')}"
         for time, became in rule.shortened.items():
             assert re.search(rf"\b{time}\b", longer), (name, time)
@@ -42,7 +43,7 @@ def test_no_time_of_a_played_rule_is_longer_than_ten_minutes() -> None:
 
 def test_every_runbook_link_has_its_heading() -> None:
     for rule in rules().values():
-        assert rule.runbook.partition("#")[2] in anchors()
+        assert rule.played.anchor in anchors()
 
 
 def test_a_machine_without_prometheus_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -58,11 +59,24 @@ def test_an_unknown_alert_is_named_with_those_that_there_are(capsys: pytest.Capt
 
 def test_a_run_passes_when_every_alert_fired_was_notified_and_cleared_and_no_query_is_empty() -> None:
     every = rules()
-    rows = [Played(name, "input", "a cause", 1.0, True, 2.0) for name in every]
+    rows = [Played(name, "input", "a cause", 1.0, True, 2.0, is_shown=True, is_hidden=True) for name in every]
     figures = report(every, rows, [], 60.0)
     assert passes(figures)
     assert not passes({**figures, "cleared": len(every) - 1})
     assert not passes({**figures, "empty_queries": 1})
+    rows[0].is_shown = False
+    assert report(every, rows, [], 60.0)["different"] == 1
+    assert not passes(report(every, rows, [], 60.0))
+
+
+def test_the_service_evaluates_the_rules_of_the_run(tmp_path: Path) -> None:
+    variables = environment(rules(), tmp_path / "run" / "rules.json")
+    assert list(alert_rules.rules(variables)) == [rule.played for rule in rules().values()]
+
+
+def test_the_page_of_a_run_names_each_alert() -> None:
+    every = rules()
+    figures = report(every, [Played(name, "input", "a cause", 1.0, True, 2.0) for name in every], [], 60.0)
     text = page(figures)
     assert all(f"\n| `{name}` | a cause | 1.0 | 2.0 |" in text for name in every)
 

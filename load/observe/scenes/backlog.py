@@ -32,7 +32,7 @@ class Backlog(Scene):
     mirror's do.
     """
 
-    job = "backlog"
+    job = "tidemark-backlog"
 
     def options(self) -> Mapping[str, Any]:
         return {"topic_config": CREATE_TIME}

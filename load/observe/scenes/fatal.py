@@ -38,7 +38,7 @@ _STARTS = 8
 class Fatal(Scene):
     """Settings: a sample is checked every five seconds, and a lease is short, so that a start after a crash waits little."""
 
-    job = "fatal"
+    job = "tidemark-fatal"
 
     def sections(self) -> Mapping[str, Mapping[str, Any]]:
         return {

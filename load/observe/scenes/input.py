@@ -26,7 +26,7 @@ SLOW_MS = 2_500
 class Input(Scene):
     """Settings: `max_ahead` is large, so that one admitted reading stops event time for a while."""
 
-    job = "input"
+    job = "tidemark-input"
 
     def __init__(self, folder: Path) -> None:
         self.registry = Registry()

@@ -10,7 +10,7 @@ from load.observe.scene import Cause, Scene
 class Outages(Scene):
     """Settings: short retries and a short lease, so that restarts take seconds. Redis keeps its data when it is killed."""
 
-    job = "outages"
+    job = "tidemark-outages"
 
     def options(self) -> Mapping[str, Any]:
         return {"redis": {"appendonly": "yes"}}
