@@ -3,6 +3,7 @@
 from load.mutations.mutation import Edit, Mutation
 
 _MANIFESTS = "tests/unit/test_manifests.py::"
+_CONDITIONS = "tests/unit/test_conditions.py::"
 _QUALITY = "tests/unit/test_quality.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _OURS_ALONE = (
@@ -11,6 +12,53 @@ _OURS_ALONE = (
 )
 
 MUTATIONS = (
+    Mutation(
+        "conditions-begin-again",
+        "the service forgets since when a condition lasts",
+        "no condition with a duration ever fires: the page says that nothing needs attention",
+        ("P7",),
+        (Edit("service/monitoring/conditions.py", "_since(former.get(labels), now_s)", "_since(None, now_s)"),),
+        (f"{_CONDITIONS}test_a_condition_is_pending_for_its_time_then_fires_and_begins_again_after_an_interruption",),
+    ),
+    Mutation(
+        "rate-not-extrapolated",
+        "an increase is that of the samples, not of the range",
+        "the service and Prometheus disagree on what fires",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/promql.py",
+                "return grown * (sampled_s + to_start_s + to_end_s) / sampled_s",
+                "return grown * range_s / sampled_s",
+            ),
+        ),
+        (f"{_CONDITIONS}test_an_expression_has_the_elements_that_prometheus_gives_it",),
+    ),
+    Mutation(
+        "alerts-differ",
+        "deploy/alerts.yml has another limit than the table",
+        "Prometheus and the pages of the service show different conditions",
+        ("P7",),
+        (Edit("deploy/alerts.yml", "tidemark_batch_running_seconds > 120", "tidemark_batch_running_seconds > 240"),),
+        (f"{_MANIFESTS}test_both_files_of_rules_are_generated_from_the_table",),
+    ),
+    Mutation(
+        "codes-appear-late",
+        "two codes of restarts have no series before their first event",
+        "Prometheus sees no increase in the first restart after a loss in Redis",
+        ("P7",),
+        (
+            Edit(
+                "service/monitoring/metrics.py",
+                "_CODES = (*failure.CODES, EpochLostError.code, WritesLostError.code)",
+                "_CODES = failure.CODES",
+            ),
+        ),
+        (
+            "tests/unit/test_metrics.py::"
+            "test_every_series_of_a_counter_and_of_a_histogram_exists_before_its_first_event",
+        ),
+    ),
     Mutation(
         "hdfs-as-a-folder",
         "files on HDFS and S3 are committed as on a local folder",
