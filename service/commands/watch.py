@@ -25,7 +25,7 @@ class Watch:
         """`name` is that of the pipeline, where the process may have several."""
         self._metrics, self._name = metrics, name
         self.document: dict[str, Any] | None = None
-        self.conditions: dict[str, Any] = {}
+        self.conditions: dict[str, Any] | None = None
         self.away = ""
         """Why `document` is None."""
 
@@ -51,7 +51,7 @@ def lines(shown: Watch) -> Iterator[str]:
     if shown.document is None:
         yield shown.away
         return
-    yield "; ".join(f"{name} {value}" for name, value in shown.document["figures"].items())
+    yield "; ".join(f"{name} {value}" for name, value in _figures(shown.document).items())
     if attention.active(shown.conditions):
         yield from attention.lines(shown.conditions)
 
@@ -65,21 +65,20 @@ def panel(shown: Watch) -> "RenderableType":
     if shown.document is None:
         return Text(f"{shown.away}; still asking", style="bold red")
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in shown.document["figures"].items():
+    for name, value in _figures(shown.document).items():
         table.add_row(Text(name, style="bold"), Text(printable(value)))
     error = shown.document["last_error"]
     if error is not None:
         table.add_row(Text("last error", style="bold red"), Text(printable(f"{error['code']}: {error['text']}")))
     styles = {"firing": "bold red", "pending": "yellow"}
-    active = attention.active(shown.conditions)
-    first = [
-        Text(printable(line), style=styles[alert["state"]])
-        for line, (_, alert) in zip(attention.lines(shown.conditions), active, strict=False)
+    needs = [
+        Text(printable(line), style=styles.get(line.partition(" ")[0], "dim"))
+        for line in attention.lines(shown.conditions)
     ]
     near = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("nearest to an alert", "now", "limit"):
         near.add_column(name, justify="left" if name.startswith("nearest") else "right")
-    rows = sorted(shown.conditions["conditions"], key=_share, reverse=True)
+    rows = sorted((shown.conditions or {"conditions": ()})["conditions"], key=_share, reverse=True)
     for each in [row for row in rows if row["state"] == "inactive" and _share(row) > 0][:SHOWN]:
         near.add_row(each["alert"], f"{each['value']:,.4g}", f"{each['limit']:,.4g}")
     name = printable(str(shown.document["service"]))
@@ -87,10 +86,15 @@ def panel(shown: Watch) -> "RenderableType":
         Text(f"{name}: counters of the last ten minutes; Ctrl-C ends", style="dim"),
         table,
         Text(),
-        *(first or [Text("nothing needs attention", style="dim")]),
+        *needs,
         Text(),
         near,
     )
+
+
+def _figures(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the figures; of a service of an earlier version the state alone."""
+    return document.get("figures") or {"state": document["state"]}
 
 
 def _share(each: Mapping[str, Any]) -> float:

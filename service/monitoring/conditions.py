@@ -7,6 +7,7 @@ none. The samples begin with those of a process that has counted nothing, so the
 service/monitoring/attention.py reads the document of a running service.
 """
 
+import logging
 import math
 import re
 import threading
@@ -24,6 +25,7 @@ from service.monitoring.promql import Expression, Operation
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+_log = logging.getLogger(__name__)
 _STANDBY = promql.parse('tidemark_role{role="standby"} == 1')
 _TEMPLATE = re.compile(r"\{\{ \$(?:labels\.(?P<label>\w+)|value(?: \| (?P<how>\w+))?) \}\}")
 
@@ -136,9 +138,16 @@ class Evaluation(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
+        is_failing = False
         while not self._ending.wait(History.EVERY_S):
-            for each in self._conditions:
-                each.look()
+            try:
+                for each in self._conditions:
+                    each.look()
+                is_failing = False
+            except Exception:
+                if not is_failing:
+                    _log.exception("The alert rules are not evaluated. The evaluation is retried every ten seconds")
+                is_failing = True
 
     def close(self) -> None:
         self._ending.set()

@@ -1,6 +1,7 @@
 """`tidemark status --watch`: what it shows of a service, on a terminal and in a file."""
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,40 @@ def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Service) ->
     shown.look()
     assert f"no service answers at 127.0.0.1:{service.port}; still asking" in seen(shown)
     assert list(watch.lines(shown)) == [f"no service answers at 127.0.0.1:{service.port}"]
+
+
+def test_a_service_of_an_earlier_version_is_watched_without_conditions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = Status("plant7")
+    status.becomes("running")
+
+    class Earlier(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(status.document()).encode() if self.path.startswith("/status") else b"no such page"
+            self.send_response(200 if self.path.startswith("/status") else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Earlier) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        try:
+            shown = of(http.server_address[1])
+            shown.look()
+            assert list(watch.lines(shown)) == ["state running"]
+            assert "the service is of an earlier version, and does not evaluate the alert rules" in seen(shown)
+            config = tmp_path / "tidemark.toml"
+            config.write_text(GOOD + f"\n[metrics]\nport = {http.server_address[1]}\n")
+            assert main(["status", "--config", str(config)]) == 0
+        finally:
+            http.shutdown()
+            thread.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("plant7: running")
+    assert lines[1] == "the service is of an earlier version, and does not evaluate the alert rules"
 
 
 def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_path: Path) -> None:
