@@ -59,7 +59,7 @@ def home(document: Mapping[str, Any], conditions: Mapping[str, Any], reason: str
 
 
 def several(path: str, pipelines: Iterable[tuple[str, str, str]]) -> bytes:
-    """Return a page of links to the page `path` of each pipeline: (name, state, why it is not ready or "")."""
+    """Return a page of links to the page `path` of each pipeline: (name, state, what is wrong or "")."""
     rows = []
     for name, state, reason in pipelines:
         shown = escape(state) if not reason else f"<span class=bad>{escape(state)}</span>: {escape(reason)}"

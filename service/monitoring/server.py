@@ -160,9 +160,16 @@ def _of_all(board: Board, path: str) -> Answer:
     if path == attention.PATH:
         return _json(HTTPStatus.OK, board.conditions())
     if path in {"/", "/quality"}:
-        states = [(each.name, each.status.state, each.metrics.unready()) for each in board.monitors]
+        states = [(each.name, each.status.state, _troubles(each)) for each in board.monitors]
         return HTTPStatus.OK, home_page.several(path, states), home_page.TYPE
     return _no_page()
+
+
+def _troubles(monitor: Monitor) -> str:
+    """Return why a pipeline is not ready, and which of its alerts fire; "" for nothing."""
+    active = attention.active(monitor.conditions.document())
+    firing = dict.fromkeys(str(each["alert"]) for each, alert in active if alert["state"] == "firing")
+    return "; ".join(filter(None, [monitor.metrics.unready(), *firing]))
 
 
 def _no_page() -> Answer:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,6 +140,19 @@ def test_conditions_are_served_for_each_pipeline_as_json(served: Callable[[str],
     assert condition["state"] == "firing"
     assert condition["alerts"][0]["value"] is None, "JSON has no infinity"
     assert of(both["one"], "TidemarkUnreadable")["state"] == "inactive"
+
+
+def test_the_page_of_several_pipelines_names_the_alerts_of_each() -> None:
+    monitors = [Monitor(Metrics(), Status(name)) for name in ("one", "two")]
+    monitors[1].metrics.unreadable.set(1)
+    server = Server(Board(monitors), "127.0.0.1", 0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=10) as answer:
+            one, two = re.findall(r"<tr>.*?</tr>", answer.read().decode())
+    finally:
+        server.close()
+    assert "TidemarkUnreadable" not in one
+    assert "TidemarkUnreadable" in two
 
 
 def test_rules_of_a_test_replace_those_of_the_process(tmp_path: Path) -> None:
