@@ -30,6 +30,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "evictions-unseen",
+        "keys that Redis evicts are not looked for",
+        "most values may be gone, and the service runs without a word",
+        ("P1", "P7"),
+        (Edit("service/monitoring/resources.py", "                evictions.look(information)\n", ""),),
+        ("tests/integration/test_evictions.py::test_evicted_values_are_lost_data_and_are_published_again",),
+    ),
+    Mutation(
         "fence-off",
         "publish.lua compares no epoch at all",
         "two writers overwrite each other",
