@@ -348,6 +348,7 @@ _OTHERS: Mapping[str, Callable[[Client, bytes, _Kind], Iterator[str]]] = {
     "correction": _check_string,
     "ends": _check_string,
     "epoch": _check_string,
+    "evicted": _check_string,
     "lease": _check_string,
     "meta": _check_meta,
     "rebuild": _check_string,

@@ -32,6 +32,10 @@ class MicroBatch:
             for partition, offset in partitions.items()
         )
 
+    def reads(self, topic: str, partition: int) -> bool:
+        """Whether the batch has records of a partition."""
+        return self.end.get(topic, {}).get(partition, 0) > self.start.get(topic, {}).get(partition, 0)
+
     def reaches(self, limit: int) -> bool:
         """Whether the batch has as many records as a limit allows. The source rounds the share of each partition down."""
         return self.rows >= limit - sum(len(partitions) for partitions in self.end.values())

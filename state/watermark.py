@@ -4,7 +4,8 @@
 
 The watermark follows the newest admitted event time, less the delay. A partition with unread records holds the watermark: its
 unread readings are not older than the newest broker time read of it, less the longest delay that admission allows. Partitions
-without unread records do not hold it. The hold is bounded: the watermark is never further behind than `max_hold_ms`.
+without unread records do not hold it. The hold has no bound in event time: a backlog of hours is read in full. A partition that
+is not read does not hold it for ever: the driver leaves it out (service/checkpoint/event_time.py).
 
 Each task of a batch reports what it has read to every bucket, so each bucket computes the same watermark from the same rows, and
 a batch closes what its own readings have passed. The next batch rejects readings below it as late. A replay reads the same
@@ -40,17 +41,16 @@ class EventTime:
 @dataclass(frozen=True, slots=True)
 class Delays:
     """In ms: `delay_ms` is how far the watermark is behind the newest event time, `max_delay_ms` how far an admitted reading may
-    be behind the broker's time for it, `max_hold_ms` how far partitions with unread records may hold the watermark back."""
+    be behind the broker's time for it."""
 
     delay_ms: int
     max_delay_ms: int
-    max_hold_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
     """What was read of a partition: the newest admitted event time and the newest time of the broker's for any record, in ms (-1:
-    none), and whether it has records that the batch does not read."""
+    none), and whether it has records that the batch does not read and for which the watermark waits."""
 
     newest_ms: int = -1
     broker_ms: int = -1
@@ -74,8 +74,7 @@ def advance(before: EventTime, partitions: Iterable[Partition], delays: Delays) 
         for each in partitions
         if each.is_unread
     ]
-    held_ms = min([line_ms, *bounds])
-    return EventTime(max(before.watermark_ms, held_ms, line_ms - delays.max_hold_ms), newest_ms)
+    return EventTime(max(before.watermark_ms, min([line_ms, *bounds])), newest_ms)
 
 
 def report(before: EventTime, partitions: Mapping[int, Partition]) -> bytes:

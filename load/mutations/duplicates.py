@@ -41,6 +41,20 @@ MUTATIONS = (
         (_FOLD + "test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_it",),
     ),
     Mutation(
+        "keys-of-a-backlog-forgotten",
+        "keys are forgotten behind the newest time while the watermark is held back",
+        "a copy of a reading of a backlog counts twice, without a word",
+        ("P1",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "min(before.newest_ms, before.watermark_ms + self.delay_ms)",
+                "before.newest_ms",
+            ),
+        ),
+        (_FOLD + "test_keys_are_remembered_behind_the_newest_time_and_behind_a_held_watermark",),
+    ),
+    Mutation(
         "key-of-any-device",
         "two devices with one event time have the same key",
         "a device makes another's readings duplicates",

@@ -13,6 +13,22 @@ _REJECTS = "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts
 
 MUTATIONS = (
     Mutation(
+        "columns-of-the-first-file",
+        "the first file has the columns of its time only",
+        "readers show no measure that was added later, without an error",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/parquet.py",
+                "                self._keep_columns(system, _above(path), rows.schema)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/stream/test_parquet_columns.py::test_every_reader_sees_a_measure_that_was_added_later_and_one_that_is_gone",
+        ),
+    ),
+    Mutation(
         "outlet-position-of-another",
         "outlets of two pipelines that have the same name share a position in the database, or in the topic of positions",
         "the one with the smaller epoch is refused, or its finals are left out as if they were there",

@@ -17,8 +17,8 @@ MUTATIONS = (
         (
             Edit(
                 "state/watermark.py",
-                "held_ms = min([line_ms, *bounds])",
-                "held_ms = __import__('time').time_ns() // 1_000_000",
+                "min([line_ms, *bounds])",
+                "__import__('time').time_ns() // 1_000_000",
             ),
         ),
         (
@@ -112,12 +112,25 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "hold-unbounded",
-        "a partition with unread records holds the watermark for ever",
-        "one partition that is flooded keeps every window open, and the state grows without bound",
+        "hold-of-an-hour",
+        "the watermark is never held back by more than an hour of event time",
+        "of a backlog after an outage most readings are late, though all were sent in time",
+        ("P1", "P7"),
+        (Edit("state/watermark.py", "min([line_ms, *bounds]))", "min([line_ms, *bounds]), line_ms - 3_600_000)"),),
+        (
+            _TIME + "test_the_wait_has_no_bound_in_event_time_and_is_over_when_the_partition_is_read",
+            "tests/integration/test_behind.py::test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read",
+        ),
+    ),
+    Mutation(
+        "hold-for-ever",
+        "a partition with unread records holds the watermark although none of them is read",
+        "one partition that cannot be read keeps every window open",
         ("P6",),
-        (Edit("state/watermark.py", "line_ms - delays.max_hold_ms)", "before.watermark_ms)"),),
-        (_TIME + "test_the_wait_is_bounded_and_over_when_the_partition_is_read",),
+        (Edit("service/checkpoint/event_time.py", "if now_s - read_s <= max_hold_ms / 1000]", "if now_s >= read_s]"),),
+        (
+            "tests/unit/test_event_time.py::test_the_watermark_does_not_wait_for_a_partition_that_is_not_read_for_max_hold",
+        ),
     ),
     Mutation(
         "gap-of-all",

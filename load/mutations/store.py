@@ -19,6 +19,25 @@ _OLDER = "return stored_epoch > epoch or (stored_epoch == epoch and stored_batch
 
 MUTATIONS = (
     Mutation(
+        "expires-after-last-reading",
+        "a window expires `retain` after its last reading",
+        "a device that sends once at the start of a window loses the window before it is final",
+        ("P1",),
+        (Edit("service/publication/rows.py", "[ms and ms + to_end for", "[ms for"),),
+        (
+            "tests/integration/test_expiry.py::test_a_window_of_one_reading_at_its_start_lives_for_retain_after_its_end",
+            "tests/unit/test_publish_rows.py::test_a_window_has_the_fields_of_the_contract_and_its_views_expiry",
+        ),
+    ),
+    Mutation(
+        "evictions-unseen",
+        "keys that Redis evicts are not looked for",
+        "most values may be gone, and the service runs without a word",
+        ("P1", "P7"),
+        (Edit("service/monitoring/resources.py", "                evictions.look(information)\n", ""),),
+        ("tests/integration/test_evictions.py::test_evicted_values_are_lost_data_and_are_published_again",),
+    ),
+    Mutation(
         "fence-off",
         "publish.lua compares no epoch at all",
         "two writers overwrite each other",

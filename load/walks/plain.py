@@ -26,7 +26,7 @@ from load.judge.predicates import Predicate
 from load.judge.statistics import NEEDS, PLAIN
 from load.judge.versions import Versions
 
-MAX_DELAY_MS, MAX_AHEAD_MS, MAX_HOLD_MS, IDLE_AFTER_MS = 30_000, 5_000, 20_000, 5_000
+MAX_DELAY_MS, MAX_AHEAD_MS, IDLE_AFTER_MS = 30_000, 5_000, 5_000
 CELL_MS = 10_000
 MAX_DURATION_MS = 16 * CELL_MS
 RETAIN_MS = 300_000
@@ -191,16 +191,17 @@ class Plain:
 
     def _advance(self, readings: Sequence[Reading], unread: Collection[int]) -> None:
         self.newest_ms = max([self.newest_ms, *(each.event_ms for each in readings if not each.poison)])
-        line_ms = bound_ms = self.newest_ms - MAX_DELAY_MS - MAX_AHEAD_MS
+        bound_ms = self.newest_ms - MAX_DELAY_MS - MAX_AHEAD_MS
         for partition in unread:
             read = [each.broker_ms for each in readings if each.partition == partition]
             bound_ms = min(bound_ms, max(read) - MAX_DELAY_MS if read else self.watermark_ms)
-        self.watermark_ms = max(self.watermark_ms, bound_ms, line_ms - MAX_HOLD_MS)
+        self.watermark_ms = max(self.watermark_ms, bound_ms)
 
     def _without_copies(self, on_time: Iterable[Reading]) -> list[Reading]:
-        """The first reading of each device and time, by its place; one far behind the newest time is forgotten."""
+        """The first reading of each device and time, by its place; one far behind the newest time, or a held watermark's line, is
+        forgotten."""
         first = []
-        floor_ms = self.newest_ms - DISTINCT_FOR_MS
+        floor_ms = min(self.newest_ms, self.watermark_ms + MAX_DELAY_MS + MAX_AHEAD_MS) - DISTINCT_FOR_MS
         for each in sorted(on_time, key=lambda each: (each.partition, each.offset, each.index or 0)):
             key, is_new = (each.device, each.event_ms), True
             if key in self._seen:

@@ -324,7 +324,8 @@ class World:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
             place = Place(self.batch, self.epoch)
             fold = replace(fold, seen_keys=lambda floor_ms: SeenKeys(self.folder, place, floor_ms))
-            fold = replace(fold, distinct_for_ms=self.settings.admission.distinct_for_ms)
+            admission = self.settings.admission
+            fold = replace(fold, delay_ms=admission.watermark_delay_ms, distinct_for_ms=admission.distinct_for_ms)
         else:
             seen_keys.forget(str(self.folder))
         if chance.random() < 0.3:
@@ -501,7 +502,6 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
         "admission": {
             "max_delay": f"{plain.MAX_DELAY_MS} ms",
             "max_ahead": f"{plain.MAX_AHEAD_MS} ms",
-            "max_hold": f"{plain.MAX_HOLD_MS} ms",
             "idle_after": f"{plain.IDLE_AFTER_MS} ms",
             "distinct": ["device", "event_time"] if rules.distinct else [],
             "distinct_for": f"{plain.DISTINCT_FOR_MS} ms",

@@ -86,8 +86,9 @@ class Fold:
     A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
     `readings.admit` that come with a device.
     With `seen_keys`, a task decides about duplicates: it returns, by the floor below which keys are forgotten, the keys that were
-    seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most. All readings of
-    a bucket must then be in one task, which holds them in memory.
+    seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most, or behind the
+    watermark and `delay_ms` while the watermark is held: readings of a backlog still come in then. All readings of a bucket must
+    be in one task, which holds them in memory.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -109,6 +110,7 @@ class Fold:
     columns: Sequence[str] = ()
     known_values: Callable[[], Known] = Known
     seen_keys: Callable[[int], SeenKeys | None] | None = None
+    delay_ms: int = 0
     distinct_for_ms: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -117,7 +119,8 @@ class Fold:
         read = {number: Partition(is_unread=True) for number in unread}
         seen = None
         if self.seen_keys is not None:
-            seen = self.seen_keys(max(before.watermark_ms, before.newest_ms - self.distinct_for_ms))
+            newest_ms = min(before.newest_ms, before.watermark_ms + self.delay_ms)
+            seen = self.seen_keys(max(before.watermark_ms, newest_ms - self.distinct_for_ms))
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:

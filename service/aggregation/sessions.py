@@ -33,8 +33,7 @@ def longest_gap_ms(settings: Settings) -> int:
 
 def delays(settings: Settings) -> Delays:
     """Return the settings of the watermark."""
-    admission = settings.admission
-    return Delays(admission.watermark_delay_ms, admission.max_delay_ms, admission.max_hold_ms)
+    return Delays(settings.admission.watermark_delay_ms, settings.admission.max_delay_ms)
 
 
 def finals(settings: Settings) -> Finals | None:

@@ -6,7 +6,8 @@
 
 Spark's own watermark is not used: it follows the fastest partition, and drops unread records of the others. A batch begins with
 the event time of the batch before; state/watermark.py computes how far the batch moves it. The partitions with unread records
-are written before the batch runs, so that a replay has the same.
+are written before the batch runs, so that a replay has the same. A partition of which no record was read for `admission.max_hold`
+is left out: the watermark no longer waits for it. The time is that of the process's own clock, and begins again with it.
 
 Only two kinds of batches leave records unread that existed when they were planned: a batch as large as its limit allows
 (service/pipeline/back_pressure.py), and a batch that was narrowed before its replay (service/checkpoint/narrow.py). Any other
@@ -14,6 +15,8 @@ batch reads all of them, and later records are not older, by the broker's time, 
 """
 
 import json
+import logging
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
+from service import clock
 from service.errors import CheckpointError
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch
@@ -36,6 +40,7 @@ NO_LIST = -1
 
 _PROPERTY = "tidemark.event_time"
 _NONE: frozenset[int] = frozenset()
+_log = logging.getLogger(__name__)
 
 
 def set_for_tasks(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
@@ -80,6 +85,8 @@ class Log:
     files: Files | Local
     _last: tuple[int, EventTime, int, int | None] = field(default=(-1, EventTime(), NO_LIST, None))
     _is_first: bool = True
+    _read_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When a record of each unread partition was read last, or the partition was first seen as unread."""
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -115,22 +122,44 @@ class Log:
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
 
-    def unread(self, kafka: Kafka, micro_batch: MicroBatch, limit: int | None = None) -> frozenset[tuple[str, int]]:
-        """The partitions with records after the batch's end; the same for a replay. Raises SourceError.
+    def unread(
+        self, kafka: Kafka, micro_batch: MicroBatch, limit: int | None = None, max_hold_ms: float = math.inf
+    ) -> frozenset[tuple[str, int]]:
+        """The partitions with records after the batch's end, for which the watermark waits; the same for a replay.
 
-        `limit` is the most records that the batch may have been planned with, `kafka.max_per_batch` by default.
+        `limit` is the most records that the batch may have been planned with, `kafka.max_per_batch` by default. A partition of
+        which no record was read for `max_hold_ms` is left out. Raises SourceError.
         """
         is_small = not micro_batch.reaches(limit or kafka.max_per_batch)
         is_first, self._is_first = self._is_first, False
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
+            self._read_s.clear()
             return frozenset()
         noted = _noted(self.files, micro_batch.batch)
         if noted is None:
             if is_small:
                 return frozenset()
-            noted = _unread(kafka, micro_batch)
+            noted = self._waited_for(micro_batch, _unread(kafka, micro_batch), max_hold_ms)
             self._write(f"{micro_batch.batch}.unread", noted)
         return frozenset((topic, partition) for topic, partition in noted)
+
+    def _waited_for(
+        self, micro_batch: MicroBatch, unread: Sequence[tuple[str, int]], max_hold_ms: float
+    ) -> list[tuple[str, int]]:
+        """Return the unread partitions of which a record was read within `max_hold_ms`."""
+        now_s = clock.monotonic_s()
+        former = self._read_s
+        self._read_s = {place: now_s if micro_batch.reads(*place) else former.get(place, now_s) for place in unread}
+        waited_for = [place for place, read_s in self._read_s.items() if now_s - read_s <= max_hold_ms / 1000]
+        for topic, partition in set(unread).difference(waited_for):
+            _log.warning(
+                "The watermark no longer waits for %s[%d]: it has unread records, and none was read for %.0f s. Those behind the"
+                " watermark become late",
+                topic,
+                partition,
+                now_s - self._read_s[topic, partition],
+            )
+        return waited_for
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""

@@ -78,6 +78,7 @@ def checks(settings: Settings) -> list[Line]:
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
     attempt("quality", SchemaError, _quality)
+    lines.extend(durability.expiry(settings))
     attempt("otel", SetupError, _otel)
     answers = attempt("kafka", SourceError, _kafka)
     attempt("manifest", CheckpointError, _manifest)

@@ -1,7 +1,9 @@
-"""`tidemark check`: whether a topic keeps records until they are read: its replicas, and its retention against the lag."""
+"""`tidemark check`: how long records and values are kept: records in a topic until they are read, values in Redis until they are
+final."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from service.aggregation.sessions import longest_gap_ms
 from service.checkpoint import logs
 from service.commands.finding import Line, failed, ok
 from service.errors import DataLossError
@@ -45,6 +47,26 @@ def decompression(inputs: Iterable[topics.Topic]) -> Iterator[Line]:
         )
         remedy = f"If not all producers are trusted, set {COMPRESSION}={PLAIN}: the broker then refuses such records"
         yield Line("decompression", "warn", detail, remedy)
+
+
+def expiry(settings: Settings) -> Iterator[Line]:
+    """Warnings of views and sessions that may expire in Redis before they are closed."""
+    admission, sessions = settings.admission, settings.sessions
+    closed_ms = max(admission.watermark_delay_ms, admission.idle_after_ms)
+    for view in settings.closing_views:
+        if view.retain_ms < closed_ms:
+            detail = (
+                f"retain is {format_duration(view.retain_ms)}, a window is final up to {format_duration(closed_ms)} after its end"
+                " (admission.max_delay + max_ahead, or idle_after): Redis may drop it before readers see it final"
+            )
+            yield Line(f"view {view.name}", "warn", detail, f"Set its retain to {format_duration(closed_ms)} or more")
+    closed_ms += longest_gap_ms(settings)
+    if sessions.retain_ms < closed_ms:
+        detail = (
+            f"retain is {format_duration(sessions.retain_ms)}, a session is closed up to {format_duration(closed_ms)} after its"
+            " last reading (its gap, and admission.max_delay + max_ahead, or idle_after): Redis may drop it while it is open"
+        )
+        yield Line("sessions", "warn", detail, f"Set sessions.retain to {format_duration(closed_ms)} or more")
 
 
 def retention(settings: Settings, inputs: Mapping[str, topics.Topic]) -> Iterator[Line]:

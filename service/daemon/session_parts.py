@@ -45,7 +45,7 @@ class SessionParts:
         self.activity_log = ActivityLog(settings)
         self.warm_up = warm_up
         self.limit = BatchLimit.of(settings)
-        self.resources = StoreResources(spark, settings, self.metrics.stores)
+        self.resources = StoreResources(spark, settings, self.metrics.stores, self.metrics.redis_loses_data)
         self.resources.start()
         self.refresher: Refresher | None = None
         self.checker: Checker | None = None

@@ -81,6 +81,12 @@ class StoreMetrics:
         self.redis_limit = series.gauge(
             "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"
         )
+        self.redis_evicts = series.gauge(
+            "redis_evicts", "1 if the maxmemory-policy of the Redis that has the shard is not noeviction", "shard"
+        )
+        self.redis_evicted = series.counter(
+            "redis_evicted_keys", "Keys that the Redis that has the shard has evicted", "shard"
+        )
         self.feed = series.gauge("feed_entries", "Entries of the change feed", "shard")
         self.failures = failures or _failures(series)
         self.failures.labels("redis")
@@ -91,8 +97,9 @@ class StoreMetrics:
     def shards(self, count: int) -> None:
         """Export the series of every shard from the start."""
         for shard in range(count):
-            for gauge in (self.redis_memory, self.redis_limit, self.feed):
+            for gauge in (self.redis_memory, self.redis_limit, self.redis_evicts, self.feed):
                 gauge.labels(str(shard)).set(math.nan)
+            self.redis_evicted.labels(str(shard))
 
 
 def _failures(series: Series) -> Counter:

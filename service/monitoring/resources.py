@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from redis.exceptions import RedisError
 
 from service.errors import ExhaustedError
+from service.monitoring.evictions import Evictions
 from service.monitoring.handles import handles, thread_share
 from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
 from service.redis import client as redis_client
@@ -66,18 +67,31 @@ class _Measuring(Thread):
 
 
 class StoreResources(_Measuring):
-    """Disks and Redis, as a pipeline uses them."""
+    """Disks and Redis, as a pipeline uses them. `on_loss` is called when Redis has evicted keys."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, metrics: StoreMetrics) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        metrics: StoreMetrics,
+        on_loss: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__("tidemark-resources")
         self._metrics = metrics
         context: Any = spark.sparkContext
         work = context._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())[0]
         self._folders = {"checkpoint": local(settings.service.checkpoint), "work": Path(str(work))}
-        self._clients = {
-            number: (redis_client.client(settings.redis, keys, decode_responses=True), keys.changes)
+        self._shards = [
+            Evictions(
+                redis_client.client(settings.redis, keys, decode_responses=True),
+                keys,
+                redis_client.address(settings.redis, keys),
+                str(number),
+                metrics,
+                on_loss,
+            )
             for number, keys in enumerate(shards(settings.redis))
-        }
+        ]
         metrics.shards(settings.redis.shards)
 
     def measure(self) -> None:
@@ -101,14 +115,16 @@ class StoreResources(_Measuring):
             self._metrics.disk_size.labels(folder).set(usage.total if usage else math.nan)
 
     def _measure_redis(self) -> None:
-        for number, (client, feed) in self._clients.items():
-            shard = str(number)
+        for evictions in self._shards:
+            shard = evictions.shard
             memory = limit = entries = math.nan
             try:
-                information = client.info("memory")
+                information = evictions.client.info()
                 memory, limit = information["used_memory"], information.get("maxmemory") or math.inf
-                entries = client.xlen(feed)
+                entries = evictions.client.xlen(evictions.keys.changes)
+                evictions.look(information)
             except (RedisError, OSError) as error:
+                self._metrics.redis_evicts.labels(shard).set(math.nan)
                 self._metrics.failures.labels("redis").inc()
                 _log.debug("Redis could not be measured: %s", error)
             self._metrics.redis_memory.labels(shard).set(memory)

@@ -5,6 +5,7 @@
     <path>/_position.json                                            the last entry that is complete
 
     <path>/.../<batch>-compacted-<digest>.parquet                    the rows of many files
+    <path>/[view=<view>/]day=1970-01-01/000000000000-columns.parquet  no rows, and the columns of all files, if these differ
 
 A file is written under a hidden name and renamed. The position is written after the last file of an entry. An entry that is
 written again, because the position was lost, has the same files under the same names, so that it replaces them.
@@ -12,6 +13,9 @@ written again, because the position was lost, has the same files under the same 
 A folder with many files is compacted: the rows of all its files, of a key only the one with the largest revision, become one
 file. Its metadata names the files that it replaces, which are then removed. If the process dies in between, the next `open`
 removes them.
+
+pandas, pyarrow and Spark take the columns of the first file by name for those of all: they show no measure that was added later,
+and give no error. So if the files differ in their columns, the first one has them all.
 """
 
 import hashlib
@@ -34,6 +38,7 @@ from service.settings import ParquetOutlet
 POSITION = "_position.json"
 _REPLACED = b"tidemark.replaced"
 _COMPACTED = "-compacted-"
+_COLUMNS = "day=1970-01-01", "000000000000-columns.parquet"
 _REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user"
 
 
@@ -45,6 +50,8 @@ class Parquet:
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
         self._place = f"The outlet {options.name} at {options.path}"
         self._epoch = 0
+        self._first: dict[str, str] = {}
+        self._columns: dict[str, pa.Schema] = {}
 
     def check(self) -> str:
         with self._named():
@@ -64,8 +71,10 @@ class Parquet:
             outlet.require_newest(reached, epoch, self._place)
             self._epoch = epoch
             self._write_position(system, root, (reached or Position(0, -1)).by(epoch))
-            for folder, names in self._folders(system, root).items():
+            folders = self._folders(system, root)
+            for folder, names in folders.items():
                 self._finish(system, folder, names)
+            self._first = {_above(folder): f"{folder}/{folders[folder][0]}" for folder in sorted(folders, reverse=True)}
             return outlet.written(reached)
 
     def write(self, entry: Entry) -> int:
@@ -76,6 +85,7 @@ class Parquet:
             folders = []
             for folder, rows in self._split(entry.rows):
                 path = f"{root}/{folder}"
+                self._keep_columns(system, _above(path), rows.schema)
                 system.create_dir(path, recursive=True)
                 written += _write(system, f"{path}/{entry.position.name}.parquet", rows, ())
                 folders.append(path)
@@ -107,6 +117,25 @@ class Parquet:
             else:
                 yield f"day={key['day']}", some
 
+    def _keep_columns(self, system: pafs.FileSystem, above: str, schema: pa.Schema) -> None:
+        """Have the first file of the folders of days, which are in `above`, show the columns of all files."""
+        if above not in self._columns:
+            first = self._first.get(above)
+            self._columns[above] = schema if first is None else _schema(system, first)
+        known = self._columns[above]
+        folder, name = f"{above}/{_COLUMNS[0]}", _COLUMNS[1]
+        has_all = self._first.get(above) == f"{folder}/{name}"
+        if {*schema.names} <= {*known.names} and (has_all or len(schema) == len(known)):
+            return
+        parts = [known, schema]
+        if not has_all:  # once: files of other times may have had other columns
+            infos = system.get_file_info(pafs.FileSelector(above, recursive=True))
+            parts += [_schema(system, each.path) for each in infos if _is_data(each)]
+        every = pa.unify_schemas([each.remove_metadata() for each in parts], promote_options="permissive")
+        system.create_dir(folder, recursive=True)
+        _write(system, f"{folder}/{name}", every.empty_table(), ())
+        self._first[above], self._columns[above] = f"{folder}/{name}", every
+
     def _read_position(self, system: pafs.FileSystem, root: str) -> Position | None:
         try:
             with system.open_input_stream(f"{root}/{POSITION}") as stream:
@@ -122,16 +151,14 @@ class Parquet:
         """The names of the files of each folder, in order."""
         folders: dict[str, list[str]] = {}
         for info in system.get_file_info(pafs.FileSelector(root, recursive=True)):
-            folder, _, name = info.path.rpartition("/")
-            if name.endswith(".parquet") and not name.startswith("."):
+            if _is_data(info):
+                folder, _, name = info.path.rpartition("/")
                 folders.setdefault(folder, []).append(name)
         return {folder: sorted(names) for folder, names in folders.items()}
 
     def _compact(self, system: pafs.FileSystem, folder: str) -> None:
         infos = system.get_file_info(pafs.FileSelector(folder))
-        names = sorted(
-            info.base_name for info in infos if info.base_name.endswith(".parquet") and info.base_name[0] != "."
-        )
+        names = sorted(info.base_name for info in infos if _is_data(info))
         if len(names) < self._options.compact_after:
             return
         parts = [_read(system, f"{folder}/{name}") for name in names]
@@ -172,6 +199,20 @@ def newest(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     numbered: Any = rows.select(known).append_column("row", pa.array(range(rows.num_rows), pa.int64())).take(order)
     last = numbered.group_by(known, use_threads=False).aggregate([("row", "last")])["row_last"]
     return rows.take(pc.take(last, pc.sort_indices(last)))
+
+
+def _above(folder: str) -> str:
+    """Return the folder that has a day's folder."""
+    return folder.rpartition("/")[0]
+
+
+def _is_data(info: pafs.FileInfo) -> bool:
+    return info.base_name.endswith(".parquet") and not info.base_name.startswith(".")
+
+
+def _schema(system: pafs.FileSystem, path: str) -> pa.Schema:
+    with system.open_input_file(path) as file:
+        return pq.read_schema(file)
 
 
 def _read(system: pafs.FileSystem, path: str) -> pa.Table:

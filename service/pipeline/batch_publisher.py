@@ -310,11 +310,11 @@ class Sink:
     def _rows(self, shard: int, changes: Changes) -> Iterator[Rows]:
         """Yield the rows, ROWS_AT_ONCE of a kind at a time: as text they take ten times the memory of their columns."""
         keys, watermark_ms = shards(self.settings.redis)[shard], self.micro_batch.watermark_ms
-        retain_ms = self.settings.sessions.retain_ms
+        retain_ms, ahead_ms = self.settings.sessions.retain_ms, self.settings.admission.max_ahead_ms
         for table, has_end in _by_end(changes.windows):
             begun = None if has_end else self.begun
             for part in _parts(table):
-                yield window_rows(part, keys, self.settings.views, watermark_ms, begun)
+                yield window_rows(part, keys, self.settings.views, watermark_ms, begun, ahead_ms)
         for part in _parts(changes.sessions, ["device", "start"]):
             yield session_rows(part, keys, self.settings.sessions, self.closed_by)
         for part in _parts(changes.devices, ["device"]):

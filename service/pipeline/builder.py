@@ -97,7 +97,9 @@ def build(
         # All readings of a bucket must be in one task, which decides about duplicates. Other rows go anywhere.
         task = F.pmod(F.coalesce("bucket", "offset"), F.lit(tasks)).cast("int")
         admitted = admitted.repartitionById(tasks, task)
-        step = replace(step, seen_keys=seen_keys.of_task, distinct_for_ms=settings.admission.distinct_for_ms)
+        admission = settings.admission
+        step = replace(step, seen_keys=seen_keys.of_task)
+        step = replace(step, delay_ms=admission.watermark_delay_ms, distinct_for_ms=admission.distinct_for_ms)
     else:
         admitted = admitted.coalesce(tasks)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
@@ -200,7 +202,8 @@ class Publication:
         )
         self.care.check(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
-        before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch, most)
+        before = self.times.before(batch)
+        unread = self.times.unread(settings.kafka, micro_batch, most, settings.admission.max_hold_ms)
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
         numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]

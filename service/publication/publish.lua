@@ -243,7 +243,7 @@ local function windows()
       args[2] = key
       local n = fill(i)
       local added = call(unpack(args, 1, n))
-      if added == n / 2 - 1 then enter_window(key) end
+      if a.again or added == n / 2 - 1 then enter_window(key) end
       if is_earlier or is_part then tidy(key, n) end
       if revision then call('HSET', key, 'revision', revision) end
       if not a.endless then

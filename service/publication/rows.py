@@ -142,11 +142,13 @@ def window_rows(
     views: Collection[View],
     watermark_ms: int,
     begun: Mapping[tuple[str, str], int] | None = None,
+    ahead_ms: int = 0,
 ) -> Rows:
     """Format windows (a table of state.windows.schema) as hashes. A view that is not in `views` raises KeyError.
 
     A row has the statistics of its view, without those that need a column that is null. With `begun` all windows are endless:
-    a row has the event time from which its view and measure has all readings, and it does not expire.
+    a row has the event time from which its view and measure has all readings, and it does not expire. Any other row is kept for
+    `retain` after the window's end, whose last reading may be `ahead_ms` before its event time.
     """
     columns = plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
@@ -155,11 +157,13 @@ def window_rows(
     if marks is not None:
         fields["complete_from"], is_partly = texts(decimal(marks)), True
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
-    # A window expires `retain` after its last reading, and its key leaves the view's set then.
-    retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms for view in views}
-    kept_ms = {view.name: FOR_EVER if view.is_endless else view.window_ms + view.retain_ms for view in views}
+    # A window expires `retain` after its end, and its key leaves the view's set then.
+    retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms + ahead_ms for view in views}
+    kept_ms = {view.name: ms and view.window_ms + ms for view, ms in zip(views, retain_ms.values(), strict=True)}
     floors = {name: str(watermark_ms - ms) if ms and watermark_ms > ms else "" for name, ms in kept_ms.items()}
-    ttl = [retain_ms[view] for view in columns["view"].to_pylist()]
+    to_end_ms = pc.subtract(columns["end"], columns["last"]).to_numpy().tolist()
+    kept = [retain_ms[view] for view in columns["view"].to_pylist()]
+    ttl = [ms and ms + to_end for ms, to_end in zip(kept, to_end_ms, strict=True)]
     shared: dict[str, Any] = {"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
     if since := max((view.since for view in views if isinstance(view, ViewVersion)), default=0):
         shared["since"] = since
@@ -224,7 +228,8 @@ def _numpy(column: Any) -> npt.NDArray[Any]:
 def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     """Return rows of the past as of a watermark, without those that have expired; windows as [those it has passed, the others].
 
-    The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later.
+    The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later. That of a
+    window includes the time from its last reading to its end.
     """
     is_window = rows.kind is WINDOW
     if not len(rows):  # then there are no statistics either

@@ -34,12 +34,13 @@ class Shadow:
         """Return the changes without expired windows and sessions, and how many those were."""
         views, codes = np.unique(changes.windows["view"].to_numpy().astype(str), return_inverse=True)
         floors = np.array([self.now_ms - self.retain_ms.get(view, 0) for view in views.tolist()], np.int64)
-        windows = _newer(changes.windows, floors[codes] if len(views) else np.zeros(0, np.int64))
-        sessions = _newer(changes.sessions, np.full(changes.sessions.num_rows, self.now_ms - self.session_retain_ms))
+        windows = _newer(changes.windows, "end", floors[codes] if len(views) else np.zeros(0, np.int64))
+        floor = np.full(changes.sessions.num_rows, self.now_ms - self.session_retain_ms)
+        sessions = _newer(changes.sessions, "last", floor)
         before = changes.windows.num_rows + changes.sessions.num_rows
         return replace(changes, windows=windows, sessions=sessions), before - windows.num_rows - sessions.num_rows
 
 
-def _newer(table: pa.Table, floor_ms: Ints) -> pa.Table:
-    keep: Bools = ints(table, "last") > floor_ms
+def _newer(table: pa.Table, time: str, floor_ms: Ints) -> pa.Table:
+    keep: Bools = ints(table, time) > floor_ms
     return table if keep.all() else table.filter(pa.array(keep))

@@ -82,10 +82,11 @@ class ClosedSink:
         """Write closed windows and sessions (state.windows.schema, state.layout.session_schema) that have not expired."""
         settings, watermark_ms = self.settings, self.micro_batch.watermark_ms
         at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
+        ahead_ms = settings.admission.max_ahead_ms
         windows_of, sessions_of = by_shard(windows, len(stores)), by_shard(sessions, len(stores))
         final = self.write(
             [
-                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms), *at)[0]
+                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms, ahead_ms=ahead_ms), *at)[0]
                 for keys, part in zip(stores, windows_of, strict=True)
             ]
         )

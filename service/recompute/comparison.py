@@ -91,13 +91,13 @@ class _Rules:
     session_retain_ms: int
 
     def has_window(self, view: str, fields: Hash) -> bool:
-        retain_ms, last_ms = self.views.get(view), int(fields.get("last", fields["end"]))
+        retain_ms, end_ms = self.views.get(view), int(fields["end"])
         return (
             retain_ms is not None
             and "complete_from" not in fields
             and int(fields["start"]) >= self.complete_from_ms
-            and int(fields["end"]) <= self.final_ms
-            and last_ms + retain_ms > self.now_ms
+            and end_ms <= self.final_ms
+            and end_ms + retain_ms > self.now_ms
         )
 
     def has_session(self, fields: Hash) -> bool:

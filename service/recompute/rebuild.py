@@ -345,7 +345,7 @@ class _Present:
 class _Closed:
     """Convert rows (bucket, first, kind, payload), sorted by all four, into closed values and counts of unrecoverable ones.
 
-    A window of a view has expired when its last reading is not above the view's `alive` time.
+    A window of a view has expired when its end is not above the view's `alive` time.
     """
 
     rules: Rules
@@ -369,7 +369,7 @@ class _Closed:
     def _chosen(self, table: pa.Table) -> pa.Table:
         if self.only is None or not self.only.expired:
             floor = np.array([self.alive[view] for view in table["view"].to_pylist()], np.int64)
-            table = table.filter(pa.array(ints(table, "last") > floor))
+            table = table.filter(pa.array(ints(table, "end") > floor))
         if self.only is None:
             return table
         of = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)

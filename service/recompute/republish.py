@@ -369,6 +369,8 @@ class Republisher:
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:
     """Return the numbers of published values, and of the windows and sessions that cannot be computed, for people."""
     text = f"republished {outcome.windows} windows, {outcome.sessions} sessions, {outcome.devices} devices"
+    if outcome.refused_old:
+        text += f"; {outcome.refused_old} values were not: Redis has newer ones, or closed ones that cover their time"
     lacking = f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions were not: Kafka has deleted some of their records"
     return text + (lacking if any(unrecoverable) else "")
 

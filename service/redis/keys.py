@@ -76,6 +76,11 @@ class Keys:
         return f"{self.prefix}:correction"
 
     @property
+    def evicted(self) -> str:
+        """A run of Redis, and its number of evicted keys up to which values were published again."""
+        return f"{self.prefix}:evicted"
+
+    @property
     def absent(self) -> str:
         """A key that never exists. A cluster refuses a call with this key while it moves the shard's keys to another node."""
         return f"{self.prefix}:absent"
@@ -83,7 +88,16 @@ class Keys:
     @property
     def types(self) -> dict[str, str]:
         """The type of each key of which the prefix has one."""
-        texts = (self.epoch, self.lease, self.ends, self.meta, self.republish, self.rebuild, self.correction)
+        texts = (
+            self.epoch,
+            self.lease,
+            self.ends,
+            self.meta,
+            self.republish,
+            self.rebuild,
+            self.correction,
+            self.evicted,
+        )
         return {**dict.fromkeys(texts, "string"), self.progress: "hash", self.changes: "stream", self.skewed: "zset"}
 
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:

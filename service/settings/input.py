@@ -245,7 +245,7 @@ class Admission(Section):
     max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
     max_hold_ms: NotNegative = Field(default=3_600_000, alias="max_hold")
-    """How far, in event time, partitions with unread records may hold the watermark back."""
+    """How long, by the service's clock, a partition with unread records of which none is read may hold the watermark back."""
     idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
     """After so long a silence of all input, windows and sessions are closed up to the clock's time less this duration."""
     skewed_after: int = Field(default=5, gt=0)
@@ -263,7 +263,8 @@ class Admission(Section):
     Settings may name a column alone, which then has an id of its device's records.
     """
     distinct_for_ms: Positive = Field(default=3_600_000, alias="distinct_for")
-    """How far behind the newest event time, at most, readings are remembered; never longer than until the watermark passes."""
+    """How far behind the newest event time, at most, readings are remembered; never longer than until the watermark passes. While
+    the watermark is held back, its line takes the place of the newest event time."""
 
     @field_validator("distinct", mode="before")
     @classmethod

@@ -80,3 +80,23 @@ def test_a_partition_with_unread_records_holds_the_watermark(
     windows = [value for name, value in world.values().items() if name.startswith("window:device")]
     assert sum(int(value["count"]) for value in windows) == len(quick) + len(slow)
     world.redis.close()
+
+
+@pytest.mark.silent("1.3")
+def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    """After an outage one partition has five hours of one device, the other the last ten minutes of many. Both end now."""
+    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    hours, minutes = 5 * 3600, 600
+    sparse = [(0, reading("a", at)) for at in range(0, hours, 10)]
+    dense = [(1, reading(f"b{at % 20}", hours - minutes + at / 20)) for at in range(minutes * 20)]
+    reports = run(world, spark, [*sparse, *dense], max_per_batch=2_000)
+    assert sum(report.outcome.behind for report in reports) == sum(report.outcome.rejects for report in reports) == 0
+    counts = Counter[str]()
+    for name, value in world.values().items():
+        if name.startswith("window:device:"):
+            counts[name.split(":")[3][0]] += int(value["count"])
+    assert counts == Counter(a=len(sparse), b=len(dense))
+    assert max(report.held_ms for report in reports) > 3 * 3_600_000, "for longer than max_hold, which is an hour"
+    world.redis.close()

@@ -44,7 +44,7 @@ class Query:
         schema = "bucket int, kind tinyint, payload binary"
         frame = self.spark.readStream.schema(schema).parquet(str(self.directory / "in"))
         changes = frame.groupBy("bucket").transformWithStateInPandas(
-            BucketProcessor(RULES, Delays(DELAY_MS, DELAY_MS, 0)),
+            BucketProcessor(RULES, Delays(DELAY_MS, DELAY_MS)),
             outputStructType=OUTPUT,
             outputMode="Update",
             timeMode="None",

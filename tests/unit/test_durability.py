@@ -1,8 +1,11 @@
 """What is said of a topic's copies and retention."""
 
+from pathlib import Path
+
 from service.commands import durability
 from service.commands.finding import Line
 from service.kafka.topics import Topic
+from tests.stream.records import make_settings
 
 DAY_MS = 86_400_000
 SAFE = {
@@ -70,3 +73,22 @@ def test_topics_that_take_compressed_records_of_any_size_are_one_warning() -> No
     assert "compression.type=uncompressed" in line.remedy
     assert list(durability.decompression([topic(**limit, compression_type="uncompressed")])) == []
     assert list(durability.decompression([Topic("readings", 4, 3, {})])) == [], "its configuration is not readable"
+
+
+def test_what_redis_may_drop_before_it_is_closed_is_named(tmp_path: Path) -> None:
+    """max_delay + max_ahead is 25 s, the gap 30 s; silence closes after idle_after."""
+
+    def named(retain: str, of_sessions: str, idle_after: str = "10 s", window: str = "40 s") -> list[str]:
+        views = [{"name": "v", "window": window, **({} if window == "none" else {"retain": retain})}]
+        admission = {"max_delay": "20 s", "max_ahead": "5 s", "idle_after": idle_after}
+        sessions = {"gap": "30 s", "retain": of_sessions}
+        made = make_settings(tmp_path, views=views, admission=admission, sessions=sessions)
+        return [f"{line.name}: {line.detail}; {line.remedy}" for line in durability.expiry(made)]
+
+    assert named("25 s", "55 s") == []
+    view, sessions = named("24 s", "54 s")
+    assert view.startswith("view v: retain is 24 s, a window is final up to 25 s after its end")
+    assert view.endswith("; Set its retain to 25 s or more")
+    assert sessions.startswith("sessions: retain is 54 s, a session is closed up to 55 s after its last reading")
+    assert len(named("25 s", "55 s", idle_after="26 s")) == 2, "the last windows of a fleet that falls silent"
+    assert named("", "55 s", window="none") == []

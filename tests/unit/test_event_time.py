@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from service import clock
 from service.checkpoint import event_time
 from service.checkpoint.event_time import KEPT, Log
 from service.errors import CheckpointError
@@ -84,3 +85,35 @@ def test_the_first_batch_of_a_query_has_the_limit_that_it_may_have_been_planned_
         assert later.unread(KAFKA, micro_batch(batch, 68), 70) == {("readings", 0)}
         assert later.limit(batch, 70) == 70, "the query has planned all others"
         assert later.unread(KAFKA, micro_batch(batch + 5, 50), 70) == frozenset()
+
+
+def test_the_watermark_does_not_wait_for_a_partition_that_is_not_read_for_max_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Time is that of the process; the decision is in the checkpoint, so that a replay has the same."""
+    now_s = [1_000.0]
+    monkeypatch.setattr(clock, "monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 900), 1: (0, 900)}})
+    log, read = Log(Local(tmp_path)), 0
+
+    def unread(log: Log, batch: int, of: int) -> frozenset[tuple[str, int]]:
+        """Of a batch of 100 records of the partition `of`."""
+        nonlocal read
+        start = {0: read, 1: 0} if of == 0 else {0: read, 1: 100}
+        end = {**start, of: start[of] + 100}
+        return log.unread(KAFKA, MicroBatch(1, batch, 0, {"readings": start}, {"readings": end}), 100, 60_000)
+
+    both = {("readings", 0), ("readings", 1)}
+    assert unread(log, 3, 0) == both
+    now_s[0] += 60
+    assert unread(log, 4, 0) == both
+    now_s[0] += 1
+    assert unread(log, 5, 0) == {("readings", 0)}, "the one that is read holds for as long as it is read"
+    assert "no longer waits for readings[1]" in caplog.text
+    assert "61 s" in caplog.text
+    assert unread(Log(Local(tmp_path)), 5, 0) == {("readings", 0)}, "a replay by another process"
+    assert unread(Log(Local(tmp_path)), 4, 0) == both, "a replay long after"
+    assert unread(log, 6, 1) == both, "it is read again"
+    now_s[0] += 3_600
+    assert log.unread(KAFKA, micro_batch(7, 1)) == frozenset()
+    assert unread(log, 8, 0) == both, "meanwhile it was read to its end"

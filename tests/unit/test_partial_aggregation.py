@@ -36,7 +36,7 @@ PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = admitted.schema(("t", "h"))
-DELAYS = Delays(20_000, 15_000, 60_000)
+DELAYS = Delays(20_000, 15_000)
 
 
 def bucket_of(device):
@@ -503,7 +503,7 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
         return SeenKeys(tmp_path, Place(next(calls), 1), floor_ms)
 
     fold = replace(FOLD, batch_state=lambda: (EventTime(BASE_MS - 9, BASE_MS), (), ""), seen_keys=opened)
-    fold = replace(fold, distinct_for_ms=5, max_rows=1)
+    fold = replace(fold, delay_ms=9, distinct_for_ms=5, max_rows=1)
     rows = [admitted("a", 3, value) | {"offset": offset, "from_partition": 1} for offset, value in ((7, 1.0), (5, 2.0))]
     rows += [admitted("a", 3, 3.0) | {"offset": 9, "from_partition": 0}, admitted("b", 3, 4.0)]
     out = folded(rows, sizes=[1, 1], fold=fold)
@@ -516,3 +516,17 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
     assert codec.unpack(b"J", again["payload"]).to_pylist()[0]["detail"] == first
     assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS)
     assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS), "it is forgotten at once"
+
+
+@pytest.mark.parametrize(("watermark_ms", "floor_ms"), [(-9, -5), (-100, -96), (-3, -3)])
+def test_keys_are_remembered_behind_the_newest_time_and_behind_a_held_watermark(tmp_path, watermark_ms, floor_ms):
+    floors = []
+
+    def opened(each_ms):
+        floors.append(each_ms - BASE_MS)
+        return SeenKeys(tmp_path, Place(0, 1), each_ms)
+
+    before = EventTime(BASE_MS + watermark_ms, BASE_MS)
+    fold = replace(FOLD, batch_state=lambda: (before, (), ""), seen_keys=opened, delay_ms=9, distinct_for_ms=5)
+    folded([admitted("a", 3, 1.0)], fold=fold)
+    assert floors == [floor_ms]

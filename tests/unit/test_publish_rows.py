@@ -82,7 +82,8 @@ def test_text_that_is_not_utf8_is_published_as_it_is() -> None:
 def test_a_window_has_the_fields_of_the_contract_and_its_views_expiry() -> None:
     table = read(windows([("device_1m", "d1", T0, [1.0, 2.0, 6.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
     of = window_rows(table, KEYS, VIEWS, T0)
-    assert of.ttl == [3_600_000, 7_200_000]
+    assert of.ttl == [3_600_000 + 58_000, 7_200_000 + 60_000], "from the last reading to the end, and then for retain"
+    assert window_rows(table, KEYS, VIEWS, T0, ahead_ms=10_000).ttl == [ttl + 10_000 for ttl in of.ttl]
     assert {name: float(text) for name, text in row(of).items()} == {
         "count": 3,
         "sum": 9,

@@ -197,8 +197,8 @@ def test_a_window_of_the_past_is_complete_and_lives_no_longer_than_it_would_have
         arguments = msgpack.unpackb(packed)
         assert (step, arguments["again"], arguments.get("complete")) == ("windows", True, is_complete)
     assert [complete.keys, opened.keys] == [rows.keys[1:2], rows.keys[2:]], "the first has expired"
-    # The last reading of the second was 59 s before the watermark.
-    assert (complete.ttl, opened.ttl) == ([3_600_000 - 59_000], [3_600_000])
+    # The second ends at the watermark. The last reading of the third is 59 s before its end.
+    assert (complete.ttl, opened.ttl) == ([3_600_000], [3_600_000 + 59_000])
 
 
 @pytest.mark.parametrize(("kind", "field"), [(SESSION, "last"), (DEVICE, "last_seen")])

@@ -29,7 +29,7 @@ from tests.examples import examples
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10, max_duration_ms=160, retain_ms=100, measures=("t",))
-DELAYS = Delays(delay_ms=0, max_delay_ms=0, max_hold_ms=0)
+DELAYS = Delays(delay_ms=0, max_delay_ms=0)
 FAR = 1 << 41
 PICKLE = CPickleSerializer()  # as Spark sends it to its workers
 
