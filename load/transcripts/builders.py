@@ -22,7 +22,7 @@ from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
-from service.aggregation import seen_keys
+from service.aggregation import seen_keys, task_counters
 from service.aggregation.sessions import finals
 from service.checkpoint import event_time, view_versions
 from service.checkpoint.view_versions import Filled, Versions
@@ -135,7 +135,7 @@ class Builders:
         self._read((*self._unread, *step.add))
         self._unread = step.unread
         self._fill_last()
-        self._hush.wait(step.silent_ms, len(self._unread))
+        self._hush.wait(step.silent_ms, self._unread)
         line_ms = self._hush.line_ms(self.watermark_ms)
         if line_ms is not None:
             self._close(line_ms)
@@ -247,6 +247,8 @@ class Builders:
             elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
             elif row["kind"] == row_schemas.REJECTS:
+            elif row["kind"] == row_schemas.COUNTS:
+                self._hush.admitted += task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED)
                 for each in codec.unpack(b"J", row["payload"]).to_pylist():
                     item = reject(each["offset"] - self._begins + 1, each["index"])
                     self._output[item] = {"reason": each["reason"]}

@@ -145,6 +145,7 @@ class World:
     _outlets: Outlets | None = None
     _filled: dict[str, Filled] = field(default_factory=dict)
     _planned: int = -1
+    _admitted: int = 0
     """The newest batch that was begun: it has the views that it began with."""
 
     def configure(self, rules: Rules) -> None:
@@ -213,6 +214,7 @@ class World:
             return None
         self._tables = None
         self.batch += 1
+        self._admitted += 1  # a silence of the walk ends with every batch
         return outcome
 
     def _attempt(
@@ -350,9 +352,10 @@ class World:
 
     def be_silent(self, from_ms: int, until_ms: int, *, has_read_all: bool) -> None:
         """Looks at the topics find nothing new; what service/daemon/idle_closer.py closes then is closed at the end."""
-        reached = self._ends() if has_read_all else None
+        ends = self._ends()
+        reached = ends if has_read_all else {}
         for asked_ms in (*range(from_ms, until_ms, LOOK_MS), until_ms):
-            self._seen = self._seen.look(asked_ms, reached)
+            self._seen = self._seen.look(asked_ms, ends, reached, self._admitted)
         line_ms = self._seen.line_ms(plain.IDLE_AFTER_MS, self.time.watermark_ms)
         if line_ms is None or not self.batch:
             return

@@ -141,8 +141,8 @@ class Metrics(TermMetrics):
         self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome", _OUTCOMES)
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
-        self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because all input was silent")
-        self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
+        self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because input was silent")
+        self.silent = gauge("input_silent", "1 while nothing is admitted and the clock closes what is open")
         self.lost = counter(
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
         )
@@ -280,7 +280,7 @@ class Metrics(TermMetrics):
             self._batch_since = None
             self._reasons.pop("batch", None)
         micro_batch, outcome = report.micro_batch, report.outcome
-        if micro_batch.rows:
+        if report.admitted:
             self.silent.set(0)
         self.records.inc(micro_batch.rows)
         self.record_bytes.inc(outcome.read_bytes)

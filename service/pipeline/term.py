@@ -31,7 +31,7 @@ class TermMetrics:
         """Windows of the past of new views were published."""
 
     def idle(self, outcome: Outcome) -> None:
-        """All input is silent. The sessions of the outcome were closed by the clock."""
+        """Input is silent. The sessions of the outcome were closed by the clock."""
 
     def closes_idle(self, until_ms: int) -> None:
         """Silence has closed the windows that end by this event time."""

@@ -10,7 +10,7 @@ GLOSSARY = {
     "open": "Readings may still arrive for this window, and change it.",
     "final": "No reading changes this window any more, except by a correction.",
     "corrected": "The window has changed after it was final: late readings were added.",
-    "idle": "Closed because all input was silent. It opens again if a reading still arrives.",
+    "idle": "Closed because input was silent. It opens again if a reading still arrives.",
     "session": "Readings of one device without a long gap between them.",
     "early readings": "Readings whose time is too far in the future. They are rejected.",
     "watermark": "The time up to which all readings are taken as arrived. Windows that end before it are final.",
