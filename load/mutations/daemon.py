@@ -143,6 +143,34 @@ MUTATIONS = (
         ("tests/unit/test_clock.py::test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_followed",),
     ),
     Mutation(
+        "producers-time-trusted",
+        "a broker's time that is ahead of the service's clock is not noticed",
+        "one record of the future makes every later reading late",
+        ("P6",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "any(self._is_ahead(number, each.broker_ms, state)",
+                "any(False",
+            ),
+        ),
+        (
+            "tests/unit/test_partial_aggregation.py::"
+            "test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_device",
+        ),
+    ),
+    Mutation(
+        "topic-id-not-compared",
+        "a topic that was created again is read on",
+        "the first records of the new topic are in no value",
+        ("P7",),
+        (Edit("service/kafka/topics.py", "if topic_id not in {_NO_ID, self._known[topic]}:", "if False:"),),
+        (
+            "tests/integration/test_ahead.py::"
+            "test_a_topic_that_was_created_again_and_filled_is_noticed_before_its_batch_commits",
+        ),
+    ),
+    Mutation(
         "epoch-not-grown",
         "a new term takes the epoch of the one before",
         "the fence cannot tell the two writers apart",

@@ -36,6 +36,7 @@ from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint import view_versions
 from service.checkpoint.beginnings import Beginnings
+from service.checkpoint.event_time import BatchState
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
@@ -144,8 +145,8 @@ class World:
     _tables: Tables | None = None
     _outlets: Outlets | None = None
     _filled: dict[str, Filled] = field(default_factory=dict)
-    _planned: int = -1
     _admitted: int = 0
+    _planned: int = -1
     """The newest batch that was begun: it has the views that it began with."""
 
     def configure(self, rules: Rules) -> None:
@@ -213,8 +214,8 @@ class World:
             self.entries.states = kept
             return None
         self._tables = None
-        self.batch += 1
         self._admitted += 1  # a silence of the walk ends with every batch
+        self.batch += 1
         return outcome
 
     def _attempt(
@@ -320,7 +321,7 @@ class World:
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
         fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
-        fold = replace(fold, batch_state=lambda: (self.time, codes, ""), max_rows=chance.choice([2, 1000, 1000]))
+        fold = replace(fold, batch_state=lambda: BatchState(self.time, codes), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)

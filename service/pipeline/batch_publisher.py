@@ -233,7 +233,7 @@ class Sink:
             with tracing.span("rejects copy", records=len(rejects)):
                 delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
-            output.early.take(reject)
+            output.early.take(reject, self.micro_batch.planned_ms)
         output.rejects += len(rejects)
         output.topics.update(reject["topic"] for reject in rejects)
 

@@ -8,7 +8,7 @@ Spark moves and stores packed columns; the code in state/ interprets them. The p
 small because Spark plans every batch again. docs/decisions/0015-one-operator.md has the figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,8 +27,9 @@ from service.admission.schema_sources import SchemaSets
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import seen_keys, sessions
 from service.aggregation.partial_aggregation import Fold
-from service.checkpoint import beginnings, event_time
+from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
+from service.checkpoint.event_time import BatchState
 from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
@@ -45,6 +46,7 @@ from service.settings import Settings, View
 from service.spark import memory
 from state.watermark import EventTime
 
+_AHEAD = readings.REASONS.index("ahead")
 LOOK_UPS = 3
 """Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
 
@@ -201,10 +203,10 @@ class Publication:
         self.care.check(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
         before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch, most)
+        resume.require_growing(micro_batch)
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
-        numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.set_for_tasks(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
+        self._set_state(before, unread, devices, micro_batch.planned_ms)
         set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
@@ -220,6 +222,7 @@ class Publication:
         published = clock.monotonic_s()
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
+        term.id_check.ask()  # the batch has read its records
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         skewed = sink.count_skewed()
@@ -231,6 +234,9 @@ class Publication:
         limit = self._pace(Measured(micro_batch.rows, outcome.read_bytes, seconds), is_full=micro_batch.reaches(most))
         self.times.note(batch, after, self.limit.list_after(batch, devices, sizes), limit)
         term.published = term.epoch, batch
+        term.id_check.require()
+        if outcome.rejected[_AHEAD]:
+            self.times.note_ahead()
         if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered.values()):
             term.covered = {}
         failpoint.hit("after_publish_before_commit")
@@ -264,6 +270,20 @@ class Publication:
     def _begin_keys(self, sink: Sink) -> None:
         """Prepare the tasks that find duplicates."""
         settings, micro_batch = self.term.settings, sink.micro_batch
+    def _set_state(self, before: EventTime, unread: Collection[tuple[str, int]], devices: int, planned_ms: int) -> None:
+        """Set what the tasks of the batch need to know of the stream."""
+        term, settings = self.term, self.term.settings
+        topics = settings.kafka.topics
+        state = BatchState(
+            before,
+            frozenset(readings.number_of(topic, partition, topics) for topic, partition in unread),
+            self.limit.distribute(devices),
+            planned_ms,
+            planned_ms + settings.admission.max_ahead_ms,
+            frozenset(topics.index(topic) for topic in term.broker_times if topic in topics),
+        )
+        event_time.set_for_tasks(term.spark.sparkContext, state)
+
         if settings.admission.distinct:
             seen_keys.begin(
                 self.term.spark.sparkContext,

@@ -43,6 +43,7 @@ REASONS = {
     "out_of_range": "a value is outside the allowed range",
     "early": "the time is too far in the future",
     "late": "the reading arrived too late",
+    "ahead": "the time of the record in Kafka is ahead of the service's clock",
     "too_many_devices": "the limit of devices is reached",
     "duplicate": "the same reading came before",
     "unreadable": "no process could read the record, and an operator has skipped it",
