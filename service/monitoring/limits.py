@@ -123,6 +123,16 @@ def _backlog(span: Span) -> float:
     return max((100 * value / limits[labels["outlet"]] for labels, value in kept), default=math.nan)
 
 
+def _finals_old(span: Span) -> float:
+    """The seconds by which the age of a view's newest final window exceeds its limit, at most; negative below it."""
+    if span.now.value("query_running") != 1:
+        return math.nan
+    limits = {labels["view"]: value for labels, value in span.now.rows("final_window_max_age_seconds")}
+    ages = span.now.rows("final_window_age_seconds")
+    beyond = [age - limits[labels["view"]] for labels, age in ages if labels["view"] in limits and not math.isnan(age)]
+    return max(beyond, default=math.nan)
+
+
 def _unmet(span: Span) -> float:
     return float(sum(value == 0 for _, value in span.now.rows("quality_expectation_met")))
 
@@ -167,6 +177,8 @@ _ALERTS = (
         _of(HELD, "watermark_max_hold_seconds"),
         "s",
     ),
+    _Alert("TidemarkFinalsOld", "age of the newest final window, beyond its limit", _finals_old, _fixed(0), "s"),
+    _Alert("TidemarkRedisAhead", "Redis is ahead of the watermark by", _now("redis_ahead_seconds"), _fixed(0), "s"),
     _Alert(
         "TidemarkPartitionsApart",
         "event times of partitions apart",

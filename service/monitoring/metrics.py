@@ -187,6 +187,10 @@ class Metrics(TermMetrics):
         self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
         self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
         self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
+        self.redis_ahead = gauge(
+            "redis_ahead_seconds",
+            "How far Redis calls windows final beyond the watermark: new windows until there are refused",
+        )
         self.event_time = EventTime(series)
         self.quality = Quality(series)
         self.views = Views(series)
@@ -253,7 +257,7 @@ class Metrics(TermMetrics):
 
     def serves(self, settings: "Settings") -> None:
         """Show the views and the columns that they group by; again when they have changed."""
-        self.views.named(settings.views)
+        self.views.named(settings.views, settings.admission)
         self._columns = settings.grouped_columns
         for name in self._columns:
             self.column_limit.labels(name).set(settings.columns[name])
@@ -312,6 +316,7 @@ class Metrics(TermMetrics):
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
         self.views.opened([bucket for bucket, *_ in outcome.sizes], outcome.windows_open)
         self.views.finals(micro_batch.watermark_ms)
+        self.redis_ahead.set(report.redis_ahead_ms / 1000)
         for topic, records in outcome.topics:
             self.topic_rejects.labels(self._topics[topic]).inc(records)
         for name, values in report.column_values.items():

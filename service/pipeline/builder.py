@@ -58,7 +58,8 @@ class BatchReport:
     `lost` counts records of the batch that Kafka no longer had; it is 0 unless the settings accept that. `held_ms` is how far
     the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions, `skewed`
     is the number of skewed devices, `column_values` the number of listed values by grouped column. `limit` is the most records
-    that the batch could have, `next_limit` that of the next batch.
+    that the batch could have, `next_limit` that of the next batch. `redis_ahead_ms` is how far Redis calls windows final beyond
+    the watermark: a new window that ends before that is refused.
     """
 
     micro_batch: MicroBatch
@@ -75,6 +76,7 @@ class BatchReport:
     column_values: Mapping[str, int] = field(default_factory=dict)
     limit: int = 0
     next_limit: int = 0
+    redis_ahead_ms: int = 0
 
 
 def build(
@@ -201,9 +203,9 @@ class Publication:
             term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
+        resume.require_growing(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
         before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch, most)
-        resume.require_growing(micro_batch)
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
         self._set_state(before, unread, devices, micro_batch.planned_ms)
@@ -220,23 +222,23 @@ class Publication:
             failure.classify, lambda: self._run(frame, sink, small=small), lambda: sink.run_in(0, "read_progress")
         )
         published = clock.monotonic_s()
+        term.id_check.ask()  # the batch has read its records
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
-        term.id_check.ask()  # the batch has read its records
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
         sink = replace(sink, micro_batch=micro_batch)
         skewed = sink.count_skewed()
         if term.outlets is not None:
             term.outlets.publish(micro_batch, outcome.finals)
-        sink.progress(servers)
+        final_ms = sink.progress(servers)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         seconds = clock.monotonic_s() - started
         limit = self._pace(Measured(micro_batch.rows, outcome.read_bytes, seconds), is_full=micro_batch.reaches(most))
-        self.times.note(batch, after, self.limit.list_after(batch, devices, sizes), limit)
-        term.published = term.epoch, batch
         term.id_check.require()
         if outcome.rejected[_AHEAD]:
             self.times.note_ahead()
+        self.times.note(batch, after, self.limit.list_after(batch, devices, sizes), limit)
+        term.published = term.epoch, batch
         if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered.values()):
             term.covered = {}
         failpoint.hit("after_publish_before_commit")
@@ -264,12 +266,10 @@ class Publication:
                 self.values.sizes(),
                 most,
                 limit,
+                max(0, final_ms - after.watermark_ms),
             )
         )
 
-    def _begin_keys(self, sink: Sink) -> None:
-        """Prepare the tasks that find duplicates."""
-        settings, micro_batch = self.term.settings, sink.micro_batch
     def _set_state(self, before: EventTime, unread: Collection[tuple[str, int]], devices: int, planned_ms: int) -> None:
         """Set what the tasks of the batch need to know of the stream."""
         term, settings = self.term, self.term.settings
@@ -284,6 +284,9 @@ class Publication:
         )
         event_time.set_for_tasks(term.spark.sparkContext, state)
 
+    def _begin_keys(self, sink: Sink) -> None:
+        """Prepare the tasks that find duplicates."""
+        settings, micro_batch = self.term.settings, sink.micro_batch
         if settings.admission.distinct:
             seen_keys.begin(
                 self.term.spark.sparkContext,

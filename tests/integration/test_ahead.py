@@ -1,5 +1,6 @@
 """A producer's time that is ahead of the service's clock moves no watermark; a topic that is another one is noticed."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
 from service import clock
+from service.commands import rebuild
 from service.errors import DataLossError
 from service.kafka import topics
 from service.kafka.topics import IdCheck
@@ -44,7 +46,9 @@ def run(world: World, *records: Record, max_per_batch: int = 1) -> list[BatchRep
         world.producer.produce(world.topic, record.value, partition=0, timestamp=record.at)
     assert world.producer.flush(30) == 0
     reports: list[BatchReport] = []
-    term = Term(world.spark, world.settings, epoch=world.epoch, id_check=IdCheck(world.settings.kafka, known_ids(world)))
+    term = Term(
+        world.spark, world.settings, epoch=world.epoch, id_check=IdCheck(world.settings.kafka, known_ids(world))
+    )
     query, publication = builder.start(term, on_batch=reports.append)
     try:
         query.processAllAvailable()
@@ -119,6 +123,32 @@ def test_a_republication_leaves_out_what_was_ahead_when_it_was_read(world: World
     after = world.values()
     key = f"window:device:temperature:a:{BASE_MS}"
     assert after[key] == before[key] | {"closed_by": after[key]["closed_by"]}
+
+
+@pytest.mark.silent("1.2")
+def test_after_a_record_of_the_future_values_can_be_removed_and_are_published_again(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What Redis calls final never falls: a new checkpoint alone publishes nothing, and the log says so."""
+    world.term(reading("a", 0), reading("b", 200))
+    year_ms = clock.now_ms() + YEAR_S * 1000
+    world.redis.hset(world.key("progress"), "final", str(year_ms))
+    world.begin_again(tmp_path / "second")
+    with caplog.at_level(logging.WARNING):
+        world.term(reading("c", 201))
+    assert "Event time is ahead of this machine's clock" in caplog.text
+    assert "event-time.md#after-a-record-of-the-future" in caplog.text
+    assert world.window("c", 180) == {}
+    reports = run(world, reading("c", 202))
+    assert reports[-1].redis_ahead_ms == year_ms - reports[-1].micro_batch.watermark_ms
+    told: list[str] = []
+    rebuild.remove_values(world.settings, told.append)
+    assert "are removed; start the service" in told[-1]
+    assert {key.removeprefix(f"{world.prefix}:") for key in world.redis.scan_iter(f"{world.prefix}:*")} == {"epoch"}
+    world.begin_again(tmp_path / "third")
+    world.term()
+    assert world.window("c", 180)["count"] == "2"
+    assert world.window("a")["closed_by"] == "watermark"
 
 
 @pytest.mark.silent("1.5")
