@@ -14,6 +14,7 @@ class MicroBatch:
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
     `watermark_ms` is the watermark after this batch (before it, until its readings are counted): a window with
     `end <= watermark_ms` gets no reading in any later batch. `reference` is the snapshot's version, "" without a reference.
+    `planned_ms` is the service's time when the batch was planned, the same for a replay; 0 outside of a batch.
     """
 
     epoch: int
@@ -22,6 +23,7 @@ class MicroBatch:
     start: Offsets
     end: Offsets
     reference: str = ""
+    planned_ms: int = 0
 
     @property
     def rows(self) -> int:

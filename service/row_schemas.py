@@ -40,9 +40,9 @@ REJECT_TYPE = t.StructType(
         t.StructField("index", t.IntegerType()),
     ]
 )
-"""A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Only an early reading has
-`device` and `ahead_ms`, by how much the device's clock was ahead of the broker's; only an unknown schema has `schema_id`,
-and only an element of an array has `index`."""
+"""A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Only an early reading and
+one that is ahead have `ahead_ms`, by how much the device's clock was ahead of the broker's, or of the service's. These and late
+ones have `device`; only an unknown schema has `schema_id`, and only an element of an array has `index`."""
 
 FOLDED = t.StructType(
     [

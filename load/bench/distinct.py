@@ -15,6 +15,7 @@ from load.walks import admitted
 from service.aggregation import seen_keys
 from service.aggregation.partial_aggregation import Fold
 from service.aggregation.seen_keys import Place, SeenKeys
+from service.checkpoint.event_time import BatchState
 from service.settings import View
 from state.rules import Rules
 from state.watermark import EventTime
@@ -57,7 +58,7 @@ def _timed(readings: pa.RecordBatch, batch: int, seen: SeenKeys | None) -> float
     before = EventTime(_floor_ms(batch), rows.START_MS + _STEP_MS * batch)
     keys = None if seen is None else lambda _: seen
     fold = Fold(
-        rules, [(view, (_MEASURE,))], 60_000, 1, ("readings",), batch_state=lambda: (before, (), ""), seen_keys=keys
+        rules, [(view, (_MEASURE,))], 60_000, 1, ("readings",), batch_state=lambda: BatchState(before), seen_keys=keys
     )
     began = time.perf_counter()
     for _ in fold(iter([readings])):

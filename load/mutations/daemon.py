@@ -98,19 +98,76 @@ MUTATIONS = (
     ),
     Mutation(
         "silence-despite-lag",
-        "records that are left to read do not end a silence",
+        "values are closed up to a time from which records are left to read",
         "values are closed that readings on their way belong to",
         ("P1",),
         (
             Edit(
                 "service/daemon/idle_detection.py",
-                "if reached is None or reached != self.reached or was_away:",
-                "if reached and not self.since_ms:",
+                "            if _are_reached(unread[1], reached):\n",
+                "            if unread[1]:\n",
             ),
         ),
         (
-            "tests/unit/test_idle_detection.py::test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it",
+            "tests/unit/test_idle_detection.py::test_nothing_is_closed_while_something_is_left_to_read",
             "tests/unit/test_transcripts.py::test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not",
+        ),
+    ),
+    Mutation(
+        "silence-ends-with-any-record",
+        "the idle timer restarts where a record is unread, though it is read by the next look",
+        "heartbeats and rejects keep windows and sessions open for ever",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/idle_detection.py",
+                "filter(None, ((asked_ms, ends), self.unread))",
+                "((asked_ms, ends),)",
+            ),
+        ),
+        (
+            "tests/unit/test_idle_detection.py::"
+            "test_records_of_which_none_is_admitted_end_no_silence_though_one_is_unread_at_every_look",
+        ),
+    ),
+    Mutation(
+        "clock-goes-back",
+        "silence follows a clock that is set back",
+        "nothing is closed by silence until the clock has caught up",
+        ("P1",),
+        (
+            Edit(
+                "service/clock.py", "max(self._apart_ms, self._wall_ms() - elapsed_ms)", "self._wall_ms() - elapsed_ms"
+            ),
+        ),
+        ("tests/unit/test_clock.py::test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_followed",),
+    ),
+    Mutation(
+        "producers-time-trusted",
+        "a broker's time that is ahead of the service's clock is not noticed",
+        "one record of the future makes every later reading late",
+        ("P6",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "any(self._is_ahead(number, each.broker_ms, state)",
+                "any(False",
+            ),
+        ),
+        (
+            "tests/unit/test_partial_aggregation.py::"
+            "test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_device",
+        ),
+    ),
+    Mutation(
+        "topic-id-not-compared",
+        "a topic that was created again is read on",
+        "the first records of the new topic are in no value",
+        ("P7",),
+        (Edit("service/kafka/topics.py", "if topic_id not in {_NO_ID, self._known[topic]}:", "if False:"),),
+        (
+            "tests/integration/test_ahead.py::"
+            "test_a_topic_that_was_created_again_and_filled_is_noticed_before_its_batch_commits",
         ),
     ),
     Mutation(

@@ -63,8 +63,8 @@ MUTATIONS = (
                 "service/pipeline/builder.py",
                 "        if term.outlets is not None:\n"
                 "            term.outlets.publish(micro_batch, outcome.finals)\n"
-                "        sink.progress(servers)\n",
-                "        sink.progress(servers)\n"
+                "        final_ms = sink.progress(servers)\n",
+                "        final_ms = sink.progress(servers)\n"
                 "        if term.outlets is not None:\n"
                 "            term.outlets.publish(micro_batch, outcome.finals)\n",
             ),

@@ -22,9 +22,10 @@ from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
-from service.aggregation import seen_keys
+from service.aggregation import seen_keys, task_counters
 from service.aggregation.sessions import finals
 from service.checkpoint import event_time, view_versions
+from service.checkpoint.event_time import BatchState
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
@@ -135,7 +136,7 @@ class Builders:
         self._read((*self._unread, *step.add))
         self._unread = step.unread
         self._fill_last()
-        self._hush.wait(step.silent_ms, len(self._unread))
+        self._hush.wait(step.silent_ms, self._unread)
         line_ms = self._hush.line_ms(self.watermark_ms)
         if line_ms is not None:
             self._close(line_ms)
@@ -234,7 +235,7 @@ class Builders:
                 self._output[item] |= {"final": True, "closed_by": closed_by}
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        event_time.set_for_tasks(self._spark.sparkContext, self._times.before(batch))
+        event_time.set_for_tasks(self._spark.sparkContext, BatchState(self._times.before(batch)))
         place = seen_keys.Place(batch, 1)
         folder, buckets = self._folder / "checkpoint", self._settings.buckets
         seen_keys.begin(self._spark.sparkContext, folder, buckets, place, lambda: None)
@@ -246,6 +247,8 @@ class Builders:
                 self._leave(self._silence.final(batch, codec.unpack_changes(row["payload"])), "watermark")
             elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
+            elif row["kind"] == row_schemas.COUNTS:
+                self._hush.admitted += task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED)
             elif row["kind"] == row_schemas.REJECTS:
                 for each in codec.unpack(b"J", row["payload"]).to_pylist():
                     item = reject(each["offset"] - self._begins + 1, each["index"])

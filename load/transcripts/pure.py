@@ -74,7 +74,7 @@ class Pure:
             self._parts |= {item for item, fields in self._there()[0].items() if "complete_from" in fields}
             if self.views.reach(self.watermark_ms):
                 self._ledger = self._retaken()
-        self.simulated_clock.wait(step.silent_ms, len(self._unread))
+        self.simulated_clock.wait(step.silent_ms, self._unread)
         return self._output()
 
     def replay(self, transcript: Transcript) -> Output:
@@ -103,6 +103,8 @@ class Pure:
         for index, reason in self._ledger.take_all(taken):
             if reason is not None:
                 self._rejects[reject(self._number, index)] = {"reason": reason}
+
+        self.simulated_clock.admitted = sum(each.admitted for each in self._ledger.partitions.values())
 
     def _output(self) -> Output:
         there, contents = self._there()

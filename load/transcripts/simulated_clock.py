@@ -16,6 +16,8 @@ class SimulatedClock:
     def __init__(self, after_ms: int) -> None:
         self.now_ms = 0
         self.after_ms = after_ms
+        self.admitted = 0
+        """The readings that were admitted."""
         self._seen = Seen()
         self._ends: Counter[int] = Counter()
 
@@ -25,12 +27,13 @@ class SimulatedClock:
             self._ends[record.partition] += 1
             self.now_ms = max(self.now_ms, record.at_ms)
 
-    def wait(self, ms: int, lag: int) -> None:
-        """So much time passes, in which nothing arrives; `lag` records are not read."""
-        reached = None if lag else {"readings": dict(self._ends)}
+    def wait(self, ms: int, unread: Iterable[Record]) -> None:
+        """So much time passes, in which nothing arrives, and these records are not read."""
+        ends = dict(self._ends)
+        reached = ends | {number: ends[number] - n for number, n in Counter(each.partition for each in unread).items()}
         until_ms = self.now_ms + ms
         for asked_ms in (*range(self.now_ms, until_ms, EVERY_MS), until_ms):
-            self._seen = self._seen.look(asked_ms, reached)
+            self._seen = self._seen.look(asked_ms, {"readings": ends}, {"readings": reached}, self.admitted)
         self.now_ms = until_ms
 
     def line_ms(self, watermark_ms: int) -> int | None:

@@ -36,6 +36,7 @@ from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint import view_versions
 from service.checkpoint.beginnings import Beginnings
+from service.checkpoint.event_time import BatchState
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
@@ -144,6 +145,7 @@ class World:
     _tables: Tables | None = None
     _outlets: Outlets | None = None
     _filled: dict[str, Filled] = field(default_factory=dict)
+    _admitted: int = 0
     _planned: int = -1
     """The newest batch that was begun: it has the views that it began with."""
 
@@ -212,6 +214,7 @@ class World:
             self.entries.states = kept
             return None
         self._tables = None
+        self._admitted += 1  # a silence of the walk ends with every batch
         self.batch += 1
         return outcome
 
@@ -318,7 +321,7 @@ class World:
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
         fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
-        fold = replace(fold, batch_state=lambda: (self.time, codes, ""), max_rows=chance.choice([2, 1000, 1000]))
+        fold = replace(fold, batch_state=lambda: BatchState(self.time, codes), max_rows=chance.choice([2, 1000, 1000]))
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
@@ -351,9 +354,10 @@ class World:
 
     def be_silent(self, from_ms: int, until_ms: int, *, has_read_all: bool) -> None:
         """Looks at the topics find nothing new; what service/daemon/idle_closer.py closes then is closed at the end."""
-        reached = self._ends() if has_read_all else None
+        ends = self._ends()
+        reached = ends if has_read_all else {}
         for asked_ms in (*range(from_ms, until_ms, LOOK_MS), until_ms):
-            self._seen = self._seen.look(asked_ms, reached)
+            self._seen = self._seen.look(asked_ms, ends, reached, self._admitted)
         line_ms = self._seen.line_ms(plain.IDLE_AFTER_MS, self.time.watermark_ms)
         if line_ms is None or not self.batch:
             return

@@ -38,17 +38,21 @@ REASONS = (
     "out_of_range",
     "early",
     "late",
+    "ahead",
     "too_many_devices",
     "duplicate",
 )
 """Reasons for a reject; the first one that applies, in this order, is given: format, device, measures, time.
 
 `early` follows the checks of the device, because an early reading is stored under its device's key. The fold decides the last
-two (service/admission/device_limit.py, service/aggregation/seen_keys.py), and rejects readings behind the watermark as `late`,
-too."""
+three (service/aggregation/partial_aggregation.py, service/admission/device_limit.py, service/aggregation/seen_keys.py), and
+rejects readings behind the watermark as `late`, too. A reading that is late by a broker's time that is ahead is `ahead`."""
 
 BEHIND = "is behind the watermark"
 """Part of the detail of a reading that is late only because of the watermark."""
+
+AHEAD = "is ahead of the service's clock"
+"""Part of the detail of a reading that is `ahead`."""
 
 TOO_MANY = "the state has admission.max_devices devices, and this device is not one of them"
 
@@ -97,6 +101,7 @@ def admit(
     names, for each view with a filter one boolean under MEETS + its name, with `admission.distinct` of columns one bigint under
     SECOND, and `reject` (row_schemas.REJECT_TYPE as a JSON object without its nulls), null when the reading is admitted. In a
     rejected row device, time and measures are null, so that no later step can count it; an early one keeps its device's bucket.
+    A late reject has a bucket and names its device, for the fold may find its broker's time ahead.
     In a row that `where` of its input filters, and in that of an empty array, `reject` is null, too. With `keep_late`, a reading
     that is rejected for nothing but being late keeps them, unless its time is before 1970: views without windows count it.
     """
@@ -121,10 +126,11 @@ def admit(
     measures = settings.measures
     decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
     admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
+    has_place = early | (F.col("reason") == "late")
     kept = admitted | ((F.col("reason") == "late") & (F.col("event_ms") >= 0)) if keep_late else admitted
     values = {
         "detail": F.left(_detail(settings, ranges), F.lit(DETAIL_LETTERS)),
-        "device": F.when(early, F.col("device")),
+        "device": F.when(has_place, F.col("device")),
         "ahead_ms": F.when(early, F.col("event_ms") - F.col("broker_ms")),
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
@@ -135,7 +141,7 @@ def admit(
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in fields])
     bucket = bucket_of("device", settings.buckets)
     return decided.select(
-        F.when(kept | early, bucket).alias("bucket"),
+        F.when(kept | has_place, bucket).alias("bucket"),
         F.when(kept, F.col("device")).alias("device"),
         F.when(kept, F.col("event_ms")).alias("event_ms"),
         "broker_ms",

@@ -12,7 +12,7 @@ The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
 from service.admission.expansion import INDEX
 from service.admission.readings import (
+    AHEAD,
     BEHIND,
     DUPLICATE_OF,
     MEETS,
@@ -36,12 +37,14 @@ from service.admission.readings import (
     SECOND,
     SIZE,
     TOO_MANY,
+    parsed,
     partition_of,
 )
 from service.aggregation import task_counters, windows
 from service.aggregation.seen_keys import SeenKeys
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
+from service.checkpoint.event_time import BatchState
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
@@ -52,7 +55,7 @@ from state.columns import array, factorise
 from state.rules import Rules
 from state.runs import fold_sorted
 from state.statistics import COLUMNS, DEVICES, PaneReadings, columns_of
-from state.watermark import EventTime, Partition
+from state.watermark import Partition
 
 _FOLDED = to_arrow_schema(FOLDED)
 _REJECT = to_arrow_schema(REJECT_TYPE)
@@ -78,9 +81,8 @@ class Fold:
     `views` are the settings' views, each with its measures. `attributes` is the reference, if there is one. `gap` and `interval`
     are its columns with the devices' own session gaps and expected intervals, if it has them.
     `check_schemas` gets the number of records of each unknown schema id, and may raise, before they become rejects.
-    `batch_state` returns, in a task of a stream, the event time before the batch, the partitions with unread records, and the
-    name of the list of admitted devices ("" for all). Then readings below the watermark are rejected as late, and every bucket
-    gets a report of what was read.
+    `batch_state` returns the state of a batch in a task of a stream. Then readings below the watermark are rejected as late,
+    those whose broker's time is after `latest_ms` as ahead, and every bucket gets a report of what was read.
     With `has_filter` rows without device and reject are counted as filtered.
     `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
     A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
@@ -101,7 +103,7 @@ class Fold:
     topics: Sequence[str]
     attributes: Attributes | None = None
     check_schemas: Callable[[Mapping[int, int]], None] | None = None
-    batch_state: Callable[[], tuple[EventTime, Collection[int], str]] | None = None
+    batch_state: Callable[[], BatchState] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
@@ -115,8 +117,9 @@ class Fold:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
-        before, unread, devices = self.batch_state() if self.batch_state is not None else (EventTime(), (), "")
-        read = {number: Partition(is_unread=True) for number in unread}
+        state = self.batch_state() if self.batch_state is not None else BatchState()
+        before = state.before
+        read = {number: Partition(is_unread=True) for number in state.unread}
         seen = None
         if self.seen_keys is not None:
             newest_ms = min(before.newest_ms, before.watermark_ms + self.delay_ms)
@@ -129,10 +132,10 @@ class Fold:
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= self.max_rows and seen is None:
-                yield from self._read(waiting, before, devices, read, None)
+                yield from self._read(waiting, state, read, None)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, before, devices, read, seen)
+            yield from self._read(waiting, state, read, seen)
         if seen is not None:
             seen.write()
         if self.batch_state is not None and read:
@@ -142,19 +145,67 @@ class Fold:
     def _read(
         self,
         batches: list[pa.RecordBatch],
-        before: EventTime,
-        devices: str,
+        state: BatchState,
         read: dict[int, Partition],
         seen: SeenKeys | None,
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
-        for number, partition in _partitions(readings, has_late=bool(self._endless)).items():
+        partitions = _partitions(readings, has_late=bool(self._endless))
+        is_ahead = None
+        if any(self._is_ahead(number, each.broker_ms, state) for number, each in partitions.items()):
+            is_ahead = self._are_ahead(readings, state)
+            behind = _partitions(readings.filter(pc.invert(is_ahead)), has_late=bool(self._endless))
+            partitions = {number: behind.get(number, Partition()) for number in partitions}
+        for number, partition in partitions.items():
             read[number] = read.get(number, Partition()) | partition
         if SIZE in readings.column_names:  # readings that are no records, as those of load/walks, have no size
             yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
         if INDEX in readings.column_names and (further := pc.sum(pc.greater(readings[INDEX], 0)).as_py()):
             yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
-        yield from self.fold(readings, before.watermark_ms, devices, seen)
+        if is_ahead is not None:
+            readings = yield from self._without_ahead(readings, is_ahead, state)
+        yield from self.fold(readings, state.before.watermark_ms, state.devices, seen)
+
+    def _is_ahead(self, number: int, broker_ms: int, state: BatchState) -> bool:
+        return (
+            state.latest_ms is not None
+            and broker_ms > state.latest_ms
+            and number >> PARTITION_BITS not in state.trusted
+        )
+
+    def _are_ahead(self, readings: pa.Table, state: BatchState) -> pa.Array:
+        """Return which records have a broker's time that is ahead of the service's clock; of trusted topics none has."""
+        topic = readings["from_partition"].to_numpy() >> PARTITION_BITS
+        is_ahead = readings["broker_ms"].to_numpy() > state.latest_ms
+        return pa.array(is_ahead & ~np.isin(topic, list(state.trusted)))
+
+    def _without_ahead(
+        self, readings: pa.Table, is_ahead: pa.Array, state: BatchState
+    ) -> Generator[pa.RecordBatch, None, pa.Table]:
+        """Reject the readings that are admitted, or late, by a broker's time that is ahead; return the other rows.
+
+        Such a time is a producer's. It must not move the watermark, and says nothing about unread records.
+        """
+        found = np.flatnonzero(is_ahead.to_numpy(zero_copy_only=False))
+        ahead = readings.take(pa.array(found))
+        rejects = [None if text is None else parsed(text) for text in ahead["reject"].to_pylist()]
+        devices = [
+            name if reject is None else reject["device"] if reject["reason"] == "late" else None
+            for name, reject in zip(ahead["device"].to_pylist(), rejects, strict=True)
+        ]
+        are_ours = pa.array([name is not None for name in devices], pa.bool_())
+        ahead, names = ahead.filter(are_ours), array(pa.array(devices, pa.string()).drop_null())
+        if not ahead.num_rows:
+            return readings
+        times = ahead["broker_ms"].to_pylist()
+        details = [f"broker time {ms} ms {AHEAD}, {state.now_ms} ms" for ms in times]
+        if state.devices:
+            names = pc.if_else(pa.array(are_known(names, state.devices)), names, pa.scalar(None, pa.string()))
+        ahead_ms = pa.array([ms - state.now_ms for ms in times], pa.int64())
+        yield from self._refused(ahead, "ahead", details, device=names, ahead_ms=ahead_ms)
+        is_left = np.ones(readings.num_rows, np.bool_)
+        is_left[found[are_ours.to_numpy(zero_copy_only=False)]] = False
+        return readings.filter(pa.array(is_left))
 
     def fold(
         self, readings: pa.Table, watermark_ms: int = 0, devices: str = "", seen: SeenKeys | None = None
@@ -237,7 +288,9 @@ class Fold:
         if readings.num_rows:
             yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
 
-    def _refused(self, readings: pa.Table, reason: str, details: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _refused(
+        self, readings: pa.Table, reason: str, details: Sequence[str], **more: pa.Array
+    ) -> Iterator[pa.RecordBatch]:
         size = readings.num_rows
         places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
         columns = {
@@ -248,6 +301,7 @@ class Fold:
             "offset": readings["offset"],
             "broker_ms": readings["broker_ms"],
             **({"index": readings[INDEX]} if INDEX in readings.column_names else {}),
+            **more,
         }
         rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
         yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
@@ -265,7 +319,7 @@ class Fold:
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
-            of_device = pc.if_else(pc.is_valid(rejects["device"]), batch["bucket"], pa.scalar(None, pa.int32()))
+            of_device = pc.if_else(pc.is_valid(rejects["ahead_ms"]), batch["bucket"], pa.scalar(None, pa.int32()))
             bucket = pc.coalesce(of_device, pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
             yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
         reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
@@ -486,6 +540,8 @@ def _partitions(readings: pa.Table, *, has_late: bool) -> dict[int, Partition]:
 
     With `has_late` some rejects have an event time, which moves no watermark.
     """
+    if not readings.num_rows:
+        return {}
     number = readings["from_partition"].to_numpy()
     heads = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
     times = readings["event_ms"]

@@ -2,6 +2,7 @@
 
     event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ..., "limit": ...};
                            `devices` is that of service/admission/device_limit.py, `limit` the most records of batch N + 1
+    event_time/ahead       is there when a batch has rejected readings as ahead: the rejects topic has which
     event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
 
 Spark's own watermark is not used: it follows the fastest partition, and drops unread records of the others. A batch begins with
@@ -17,7 +18,7 @@ batch reads all of them, and later records are not older, by the broker's time, 
 import json
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,7 @@ from state.watermark import EventTime
 FOLDER = "event_time"
 KEPT = 200
 """Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
+AHEAD = "ahead"
 NO_LIST = -1
 """The number of the device list where all devices are admitted."""
 
@@ -43,20 +45,39 @@ _NONE: frozenset[int] = frozenset()
 _log = logging.getLogger(__name__)
 
 
-def set_for_tasks(context: SparkContext, before: EventTime, unread: Collection[int] = _NONE, devices: str = "") -> None:
-    """Set, for the tasks of this thread's next jobs: the event time before the batch, the numbers of partitions with unread
-    records (`readings.partition_of`), and the name of the list of devices to admit, "" for all."""
-    context.setLocalProperty(_PROPERTY, json.dumps([before.watermark_ms, before.newest_ms, sorted(unread), devices]))
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """What the tasks of a batch need to know of the stream.
+
+    `before` is the event time before the batch, `unread` the numbers of partitions with unread records
+    (`readings.partition_of`), `devices` the name of the list of admitted devices, "" for all. `now_ms` is the service's time for
+    the batch, which a replay has too. A record whose broker's time is after `latest_ms` is ahead (None: no limit), unless its
+    topic is one of `trusted`, the numbers of topics whose brokers set the times.
+    """
+
+    before: EventTime = field(default_factory=EventTime)
+    unread: frozenset[int] = _NONE
+    devices: str = ""
+    now_ms: int = 0
+    latest_ms: int | None = None
+    trusted: frozenset[int] = _NONE
 
 
-def of_task() -> tuple[EventTime, frozenset[int], str]:
-    """Return, in a task, the values of `set_for_tasks`; an event time of 0, no partition and "" without it, as in a batch run."""
+def set_for_tasks(context: SparkContext, state: BatchState) -> None:
+    """Set the state of the batch for the tasks of this thread's next jobs."""
+    times = state.before.watermark_ms, state.before.newest_ms, state.now_ms, state.latest_ms
+    context.setLocalProperty(_PROPERTY, json.dumps([times, sorted(state.unread), state.devices, sorted(state.trusted)]))
+
+
+def of_task() -> BatchState:
+    """Return, in a task, the value of `set_for_tasks`; without it, as in a batch run, an event time of 0 and no limits."""
     context = TaskContext.get()
     text = None if context is None else context.getLocalProperty(_PROPERTY)
     if not text:
-        return EventTime(), _NONE, ""
-    watermark_ms, newest_ms, unread, devices = json.loads(text)
-    return EventTime(watermark_ms, newest_ms), frozenset(unread), devices
+        return BatchState()
+    (watermark_ms, newest_ms, now_ms, latest_ms), unread, devices, trusted = json.loads(text)
+    before = EventTime(watermark_ms, newest_ms)
+    return BatchState(before, frozenset(unread), devices, now_ms, latest_ms, frozenset(trusted))
 
 
 def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
@@ -87,6 +108,7 @@ class Log:
     _is_first: bool = True
     _read_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a record of each unread partition was read last, or the partition was first seen as unread."""
+    _has_ahead: bool = False
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -161,6 +183,12 @@ class Log:
             )
         return waited_for
 
+    def note_ahead(self) -> None:
+        """Note, before the batch is committed, that readings were rejected as ahead."""
+        if not self._has_ahead:
+            self._write(AHEAD, True)
+            self._has_ahead = True
+
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
         self.note_unread(micro_batch.batch, _unread(kafka, micro_batch))
@@ -175,6 +203,11 @@ class Log:
         except OSError as error:
             what = f"{self.files}/{FOLDER}/{name}: {error}"
             raise unusable(what, remedy=RESTORE) from error
+
+
+def has_ahead(files: Files | Local) -> bool:
+    """Whether readings were ever rejected as ahead: admission alone may admit them later. Raises CheckpointError."""
+    return AHEAD in files.names(FOLDER)
 
 
 def noted_unread(folder: Folder, batch: int) -> list[tuple[str, int]]:

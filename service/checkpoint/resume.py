@@ -27,7 +27,7 @@ from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, starting, topics
 from service.kafka.offsets import Edges, committed, edges
-from service.micro_batch import Offsets, parse_offsets
+from service.micro_batch import MicroBatch, Offsets, parse_offsets
 from service.redis import link as redis_link
 from service.redis.keys import shards
 from service.settings import Kafka, Settings
@@ -253,13 +253,7 @@ def require_records(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
         for topic, partition, offset in _each(offsets)
         if offset > ends.get(topic, {}).get(partition, (0, offset))[1]
     ]
-    if beyond:
-        what = f"Kafka has lost records that were read: {'; '.join(beyond)}"
-        raise DataLossError(
-            what,
-            remedy="A broker came back without its data, or a replica that lagged became leader. What it lost is in the "
-            f"results, and new records have its offsets: {manifest.REBUILD}",
-        )
+    _require_none(beyond)
     gaps = gaps_of(offsets, ends)
     if gaps and kafka.on_data_loss != CONTINUE:
         what = f"Records were deleted before they were read: {'; '.join(map(str, gaps))}"
@@ -269,6 +263,27 @@ def require_records(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
             "docs/operator/procedures.md#records-were-deleted-before-they-were-read",
         )
     return gaps
+
+
+def require_growing(micro_batch: MicroBatch) -> None:
+    """Raise DataLossError for a batch that ends before it begins: Spark's source plans one with `on_data_loss = "continue"`."""
+    _require_none(
+        [
+            f"{topic}[{partition}]: committed offset {start}, the end is {end}"
+            for topic, partition, end in _each(micro_batch.end)
+            if end < (start := micro_batch.start.get(topic, {}).get(partition, 0))
+        ]
+    )
+
+
+def _require_none(beyond: Sequence[str]) -> None:
+    if beyond:
+        what = f"Kafka has lost records that were read: {'; '.join(beyond)}"
+        raise DataLossError(
+            what,
+            remedy="The topic was deleted and created again, or a broker came back without its data, or a replica that lagged "
+            f"became leader. What was lost is in the results, and new records have its offsets: {manifest.REBUILD}",
+        )
 
 
 def gaps_of(offsets: Offsets, ends: Edges) -> Sequence[Gap]:

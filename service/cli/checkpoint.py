@@ -38,9 +38,21 @@ def show(config: Config) -> None:
 
 
 @command(checkpoint, "init", example="tidemark checkpoint init --dry-run --config tidemark.toml")
-def init(config: Config, dry_run: DryRun = False) -> None:
+def init(
+    config: Config,
+    dry_run: DryRun = False,
+    remove_values: Annotated[
+        bool,
+        typer.Option("--remove-values", help="Remove all values from Redis: the new checkpoint publishes them again."),
+    ] = False,
+) -> None:
     """Write the manifest of a checkpoint without one."""
     _manifest(config, is_init=True, dry_run=dry_run)
+    if remove_values:
+        from service import settings
+        from service.commands import rebuild
+
+        rebuild.remove_values(settings.load(config), say, dry=dry_run)
 
 
 @command(checkpoint, "reshape", example="tidemark checkpoint reshape --buckets 8")

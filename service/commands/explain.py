@@ -20,6 +20,7 @@ SHOWN = 80
 """The longest value that is quoted, in characters."""
 _CLOCKS = re.compile(r"event time (-?\d+) ms, broker time (-?\d+) ms: (-?\d+) ms (ahead|behind), ")
 _WATERMARK = re.compile(r"event time (-?\d+) ms is behind the watermark, (-?\d+) ms")
+_AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
 _SIZE = re.compile(r"(\d+) bytes")
 TIME_FORMS = {
     "iso": "an ISO 8601 date and time with seconds, such as 2026-11-20T08:00:00Z",
@@ -56,9 +57,21 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
             text = _measure(reject.detail, dissected, form.measures)
         case "early" | "late":
             text = _time(reject.detail, path)
+        case "ahead":
+            text = _ahead(reject.detail, settings.admission.max_ahead_ms)
         case _:
             text = ""
     return text or reject.detail
+
+
+def _ahead(detail: str, max_ahead_ms: int) -> str:
+    times = _AHEAD.fullmatch(detail)
+    if times is None:
+        return ""
+    broker_ms, now_ms = int(times[1]), int(times[2])
+    ahead, limit = rough_duration(broker_ms - now_ms), format_duration(max_ahead_ms)
+    text = f"the record's time in Kafka, {format_time(broker_ms)}, is the producer's, and {ahead} ahead of the service's clock"
+    return f"{text} {format_time(now_ms)}, limit {limit} (admission.max_ahead)"
 
 
 def quoted(value: Any, most: int = SHOWN) -> str:

@@ -31,6 +31,7 @@ from service.spark import session
 _REMEDIES = {
     "late": "add it to closed values with `tidemark correct`",
     "early": "send it when its time has come",
+    "ahead": "send it when its time has come",
     "unknown_schema": "add the schema first",
     "unknown_device": "add the device to the reference first",
 }

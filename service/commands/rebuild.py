@@ -119,6 +119,24 @@ def forget(settings: Settings, say: Say) -> None:
     say(f"{folders.beside} and {counted(removed, 'key')} under {own.redis.prefix} are removed")
 
 
+def remove_values(settings: Settings, say: Say, *, dry: bool = False) -> None:
+    """Remove every key under the prefix but the epoch, for a new checkpoint that publishes all values again.
+
+    Raises TidemarkError. `final` of progress never falls, so after a record of the future Redis refuses the windows of a year.
+    """
+    if dry:
+        say(
+            f"{counted(sum(len(names) for *_, names in _keys(settings)), 'key')} under {settings.redis.prefix} would be removed"
+        )
+        return
+    with offline.term(settings, say) as lease:
+        removed = _remove_keys(settings, kept=frozenset({"lease", "epoch"}))
+        offline.confirm(lease, f"{counted(removed, 'key')} are removed")
+    say(
+        f"{counted(removed, 'key')} under {settings.redis.prefix} are removed; start the service, which publishes them again"
+    )
+
+
 class _Rebuild:
     def __init__(self, settings: Settings, options: Options, say: Say) -> None:
         self.settings, self.options, self.say = settings, options, say
@@ -479,17 +497,18 @@ def _require_no_keys(own: Settings) -> None:
         )
 
 
-def _remove_keys(own: Settings) -> int:
-    """Remove every key of the rebuild's prefix but its lease."""
+def _remove_keys(own: Settings, kept: frozenset[str] = frozenset({"lease"})) -> int:
+    """Remove every key of a prefix but the `kept` ones, by their names in Keys."""
     removed = 0
     for keys, client, budget, names in _keys(own):
-        if names := [name for name in names if name != keys.lease.encode()]:
+        spared = {getattr(keys, name).encode() for name in kept}
+        if names := [name for name in names if name not in spared]:
             removed += budget.attempt(partial(client.unlink, *names))
     return removed
 
 
 def _keys(own: Settings) -> Iterator[tuple[Keys, Any, Budget, list[bytes]]]:
-    """Yield the keys of the rebuild's prefix, by pages; a key may occur twice."""
+    """Yield the keys of a prefix, by pages; a key may occur twice."""
     for keys in shards(own.redis):
         with link.reader(own.redis, keys, "the keys of the rebuild") as (client, budget):
             cursor: int | None = None

@@ -1,7 +1,8 @@
-"""The idle closer: closes windows and sessions by the clock while all input is silent.
+"""The idle closer: closes windows and sessions by the clock while input is silent.
 
-The watermark moves with readings only. When all input has been silent for `admission.idle_after`, and every record is in a
+The watermark moves with readings only. When no reading was admitted for `admission.idle_after`, and every record is in a
 committed batch, the idle closer closes windows and sessions up to the event time `now - idle_after`, with `closed_by = idle`.
+Batches of records that are filtered or rejected change no window and no session, and do not end a silence.
 It writes to Redis alone. The state of the query does not change:
 
     a reading arrives later    the query counts it as usual; publish.lua lets it correct the closed value
@@ -11,7 +12,7 @@ It writes to Redis alone. The state of the query does not change:
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
 last committed batch, advanced by the state's own step (state/table.py). Windows need no write in Redis: progress says up to
 which event time they are closed. Outlets get both (service/outlets/silence.py). All values have that batch's number. They are
-written under the term's `write_lock`, so never while a batch is written.
+written under the term's `write_lock`, so never while a batch is written, and only while every published batch is committed.
 docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
@@ -24,6 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from service import clock
 from service.aggregation import sessions
 from service.daemon.idle_detection import Seen, Tables
 from service.micro_batch import MicroBatch, Offsets
@@ -40,6 +42,10 @@ from state.layout import BucketState, Changes
 
 _OUTPUT = to_arrow_schema(OUTPUT)
 
+COMMIT_S = 2.0
+"""How long the idle closer waits for Spark's commit of the batch that was published last."""
+_LOOK_S = 0.02
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +56,9 @@ class IdleCloser:
         self._term = term
         self._settings = term.settings
         self._seen = Seen()
+        self._admitted = 0
+        self._changed: int | None = None
+        """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
         self._windows: list[pa.Table] = []
         self._job = SideJob(term.spark, "tidemark-silence", self._close, self._failed)
@@ -62,9 +71,15 @@ class IdleCloser:
         """End the thread. The next idle closer repeats unfinished work."""
         self._job.close()
 
-    def look(self, asked_ms: int, reached: Offsets | None) -> None:
+    def published(self, batch: int, admitted: int, *, moved: bool) -> None:
+        """Note a batch of the query before it is committed: how many readings it admitted, and whether the watermark moved."""
+        self._admitted += admitted
+        if admitted or moved or self._changed is None:
+            self._changed = batch
+
+    def look(self, asked_ms: int, ends: Offsets, reached: Offsets) -> None:
         """Note what Kafka answered, as Seen.look; returns at once."""
-        self._seen = self._seen.look(asked_ms, reached)
+        self._seen = self._seen.look(asked_ms, ends, reached, self._admitted)
         if self._line_ms() is not None:
             self._job.wake()
 
@@ -82,24 +97,25 @@ class IdleCloser:
 
     def _close(self) -> None:
         committed = batch_report.committed(self._term.spark, self._settings.service.checkpoint)
-        if committed is None or not self._is_newest(committed.batch):
+        if committed is None or not self._has_newest_state(committed.batch):
             return  # a published batch is not committed yet, or will be replayed
         line_ms = self._line_ms(committed.watermark_ms)
         if line_ms is None:
             return
         tables = self._tables(committed.batch)
-        sink = self._sink(committed, line_ms)
         outcome, closed = Outcome(), list[pa.Table]()
         for number in tables.due(line_ms):
             with self._term.write_lock:
-                if not self._may_write(committed.batch):
+                sink = self._sink(line_ms)
+                if sink is None:
                     return
                 state, changes = tables.step(number, line_ms)
                 outcome += sink.write([_row(changes)])
                 tables.keep(number, state)
                 closed.append(changes.sessions)
         with self._term.write_lock:
-            if not self._may_write(committed.batch):
+            sink = self._sink(line_ms)
+            if sink is None:
                 return
             sink.run("idle", watermark=str(line_ms))
             if self._term.outlets is not None:
@@ -107,13 +123,13 @@ class IdleCloser:
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
-            text = "All input is silent and read. Windows and %d sessions are closed by the clock up to %s"
+            text = "No reading was admitted for a while. Windows and %d sessions are closed by the clock up to %s"
             _log.info(text, outcome.closed, format_time(line_ms))
 
     def _tables(self, batch: int) -> Tables:
         """The state after the batch, without what the idle closer has closed since."""
         opened = self._open
-        if opened is None or opened[0] != batch:
+        if opened is None or not self._has_newest_state(opened[0]):
             checkpoint = self._settings.service.checkpoint
             states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
             opened = batch, _tables(states, self._settings)
@@ -124,20 +140,43 @@ class IdleCloser:
     def _due_windows(self, line_ms: int) -> list[pa.Table]:
         return [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
 
-    def _may_write(self, batch: int) -> bool:
-        """Whether input is still silent, and the batch is still the newest."""
-        return self._line_ms() is not None and not self._job.is_ending and self._is_newest(batch)
-
-    def _is_newest(self, batch: int) -> bool:
+    def _has_newest_state(self, batch: int) -> bool:
+        """Whether no published batch after this one has changed windows or sessions."""
         published = self._term.published
-        return published is not None and published[1] == batch
+        if published is None:
+            return False
+        return batch == published[1] if self._changed is None else self._changed <= batch <= published[1]
 
-    def _sink(self, committed: MicroBatch, line_ms: int) -> Sink:
+    def _sink(self, line_ms: int) -> Sink | None:
+        """Return the sink for what is closed, as of the last batch. None if input is not silent, or that batch is not committed.
+
+        Call it under the `write_lock`: no batch is published meanwhile.
+        """
+        committed = self._committed()
+        opened = self._open
+        if committed is None or opened is None or not self._has_newest_state(opened[0]):
+            return None
+        if self._line_ms() is None or self._job.is_ending:
+            return None
         snapshot = self._term.snapshot
         version = snapshot.version if snapshot else ""
         micro_batch = replace(committed, epoch=self._term.epoch, watermark_ms=line_ms, reference=version)
         attributes = builder.attributes(snapshot, self._settings)
         return Sink(self._settings, micro_batch, attributes, self._term.published, closed_by="idle")
+
+    def _committed(self) -> MicroBatch | None:
+        """Return the batch that was published last, None if Spark does not commit it soon."""
+        published, until_s = self._term.published, clock.monotonic_s() + COMMIT_S
+        while published is not None and not self._job.is_ending:
+            committed = batch_report.committed(self._term.spark, self._settings.service.checkpoint)
+            if committed is not None and committed.batch == published[1]:
+                return committed
+            # Spark commits a batch some 30 ms after it is published. While records come that are not admitted, hardly a moment
+            # is without an uncommitted batch.
+            if committed is None or committed.batch != published[1] - 1 or clock.monotonic_s() > until_s:
+                return None
+            self._job.rest(_LOOK_S)
+        return None
 
 
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:

@@ -1,14 +1,15 @@
-"""Decides when all input is silent, and which sessions and devices are due then; without a clock, a thread, Kafka or Redis.
+"""Decides when input is silent, and which sessions and devices are due then; without a clock, a thread, Kafka or Redis.
 
-    seen = seen.look(asked_ms, reached)               note the ends of the topics
-    line_ms = seen.line_ms(after_ms, watermark_ms)    the event time up to which values are closed; None: input is not silent
-    tables.due(line_ms), tables.step(n, line_ms)      close sessions and devices; of windows, those that end by then are due
+    seen = seen.look(asked_ms, ends, reached, admitted)   note the ends of the topics and what batches have admitted
+    line_ms = seen.line_ms(after_ms, watermark_ms)        the event time up to which values are closed; None: not silent
+    tables.due(line_ms), tables.step(n, line_ms)          close sessions and devices; of windows, those that end by then are due
 
+Input is silent when no reading was admitted and every record is read. Records that are filtered or rejected do not end a silence.
 The idle closer calls it for the service; the executors of the transcripts call it with clocks of their own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from service.micro_batch import Offsets
 from state import runs
@@ -22,27 +23,46 @@ AWAY_MS = 15_000
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The ends of the topics, `reached`, which have not moved since `since_ms`; the last look was at `asked_ms`."""
+    """The last look at the topics was at `asked_ms`. Since `since_ms` no reading was admitted; `admitted` readings were before.
 
-    reached: Offsets | None = None
+    Committed batches have every record that Kafka had at `read_ms`, or earlier. `unread` are the time of a look and the ends of
+    the topics at that time, until committed batches have reached these.
+    """
+
     since_ms: int = 0
     asked_ms: int = 0
+    admitted: int = -1
+    read_ms: int = 0
+    unread: tuple[int, Offsets] | None = None
 
-    def look(self, asked_ms: int, reached: Offsets | None) -> "Seen":
+    def look(self, asked_ms: int, ends: Offsets, reached: Offsets, admitted: int) -> "Seen":
         """Return the state after one more look.
 
-        `asked_ms` is the clock's time just before the request to Kafka. `reached` are the ends of the topics if committed
-        batches have all records, else None. Later records have a broker's time of at least `asked_ms`.
+        `asked_ms` is the clock's time just before the request to Kafka, `ends` are the ends of the topics, `reached` the offsets
+        up to which batches are committed. `admitted` is the number of readings that these batches have admitted, or more.
+        Records that are not read yet have a broker's time of at least `read_ms`.
         """
         was_away = asked_ms - self.asked_ms > AWAY_MS
-        if reached is None or reached != self.reached or was_away:
-            return Seen(reached, asked_ms, asked_ms)
-        return replace(self, asked_ms=asked_ms)
+        since_ms = asked_ms if was_away or admitted != self.admitted else self.since_ms
+        # With a record every second some record is unread at almost every look: ends of an earlier look are reached by this one.
+        for unread in filter(None, ((asked_ms, ends), self.unread)):
+            if _are_reached(unread[1], reached):
+                left = None if unread[0] == asked_ms else (asked_ms, ends)
+                return Seen(since_ms, asked_ms, admitted, unread[0], left)
+        return Seen(since_ms, asked_ms, admitted, self.read_ms, self.unread or (asked_ms, ends))
 
     def line_ms(self, after_ms: int, watermark_ms: int = -1) -> int | None:
         """Return the event time up to which values are closed, after `after_ms` (> 0) of silence; None before."""
-        line_ms = self.asked_ms - after_ms
-        return line_ms if self.reached is not None and line_ms >= self.since_ms and line_ms > watermark_ms else None
+        line_ms = self.read_ms - after_ms
+        return line_ms if line_ms >= self.since_ms and line_ms > watermark_ms else None
+
+
+def _are_reached(ends: Offsets, reached: Offsets) -> bool:
+    return all(
+        reached.get(topic, {}).get(partition, 0) >= end
+        for topic, partitions in ends.items()
+        for partition, end in partitions.items()
+    )
 
 
 class Tables:

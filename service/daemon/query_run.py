@@ -74,6 +74,8 @@ class QueryRun:
         self._gate = gate
         self._ending = threading.Event()
         self._in_batch = threading.Event()
+        self._idle_closer: IdleCloser | None = None
+        self._watermark_ms = 0
         self._ends: dict[int, Offsets] = {}
         """The end offsets of the batches that are published and not seen as committed yet."""
 
@@ -82,6 +84,7 @@ class QueryRun:
 
         `lag` goes on when the query has ended.
         """
+        self._idle_closer = idle_closer
         query, publication = builder.start(
             self._term, before_batch=self._before_batch, on_batch=self._on_batch, care=care
         )
@@ -123,7 +126,12 @@ class QueryRun:
 
     def _on_batch(self, report: builder.BatchReport) -> None:
         """Called in the query's thread when a batch is in Redis, before Spark commits it."""
-        self._ends[report.micro_batch.batch] = report.micro_batch.end
+        micro_batch = report.micro_batch
+        self._ends[micro_batch.batch] = micro_batch.end
+        if self._idle_closer is not None:
+            moved = micro_batch.watermark_ms != self._watermark_ms
+            self._idle_closer.published(micro_batch.batch, report.admitted, moved=moved)
+            self._watermark_ms = micro_batch.watermark_ms
         self._lease.reached = self._term.published
         self._metrics.batch_ends(report)
         self._parts.status.batch(report)

@@ -191,7 +191,8 @@ class Runner:
     def _serve(self, parts: SessionParts, epoch: int, lag: Lag) -> None:
         """Prepare the checkpoint and Redis, then run one query; raises what ended it unless a stop was requested."""
         spark, settings = parts.spark, resume.with_buckets(parts.spark, self.settings)
-        retention_ms = topics.prepare(settings.kafka)
+        inputs = topics.prepare(settings.kafka)
+        retention_ms = {name: keep_ms for name, each in inputs.items() if (keep_ms := each.retention_ms) is not None}
         self.metrics.keeps(retention_ms)
         if not self._lease.confirm():
             raise self._lease.loss()
@@ -205,6 +206,8 @@ class Runner:
             reference = parts.open_reference(is_repeated=position is not None and position.is_repeated)
             settings = parts.views.open(position, settings)  # may check other views, by the catalog and the reference
             term = Term(spark, settings, epoch, catalog, reference, limit=parts.limit, metrics=self.metrics)
+            term.broker_times = frozenset(name for name, each in inputs.items() if each.has_broker_times)
+            term.id_check = topics.IdCheck(settings.kafka, resume.show(spark, settings).topic_ids)
             parts.start_checker(term)
             idle_closer = IdleCloser(term)
             cleanup.callback(idle_closer.close)

@@ -1,14 +1,16 @@
 """Describe and check the topics, and create missing rejects topics."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
-from service.errors import SourceError, SourceRefusedError
+from service.errors import DataLossError, SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S, unreachable
 from service.settings import Kafka
@@ -39,6 +41,11 @@ class Topic:
     @property
     def timestamp_type(self) -> str:
         return self.configuration.get(TIMESTAMP_TYPE, "")
+
+    @property
+    def has_broker_times(self) -> bool:
+        """Whether the brokers set the times of records; False if the configuration cannot be read."""
+        return self.timestamp_type == LOG_APPEND_TIME
 
     @property
     def retention_ms(self) -> int | None:
@@ -76,7 +83,7 @@ def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
 def have_broker_times(kafka: Kafka) -> bool:
     """Whether the brokers set the times of all input topics' records, so that these ascend in a partition. Raises SourceError."""
     described = describe(clients.admin(kafka), kafka)
-    return all(topic in described and described[topic].timestamp_type == LOG_APPEND_TIME for topic in kafka.topics)
+    return all(topic in described and described[topic].has_broker_times for topic in kafka.topics)
 
 
 def ids(kafka: Kafka) -> Mapping[str, str]:
@@ -98,11 +105,49 @@ def ids(kafka: Kafka) -> Mapping[str, str]:
     return topic_ids
 
 
-def prepare(kafka: Kafka) -> Mapping[str, int]:
-    """Check the input topics, and create missing rejects topics. Return each input topic's retention in ms, -1 for ever.
+class IdCheck:
+    """Compares the ids of the input topics with those that the checkpoint has, beside a batch.
+
+    A topic that is deleted, created again and filled beyond the old offsets looks like the old one to Spark's source.
+    """
+
+    def __init__(self, kafka: Kafka | None = None, known: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`known` are the ids of the checkpoint by topic; "" where the broker does not tell. Without Kafka nothing is asked."""
+        self._kafka = kafka
+        self._known = {} if kafka is None else {topic: known[topic] for topic in kafka.topics if known.get(topic)}
+        self._client: AdminClient | None = None
+        self._answers: Mapping[str, Any] = {}
+
+    def ask(self) -> None:
+        """Send the request, when the batch has read its records; returns at once."""
+        if self._kafka is not None and self._known:
+            self._client = self._client or clients.admin(self._kafka)
+            names = TopicCollection(list(self._known))
+            self._answers = self._client.describe_topics(names, request_timeout=TIMEOUT_S)
+
+    def require(self) -> None:
+        """Raise DataLossError if a topic has another id. Without an answer do nothing: the next batch asks again."""
+        changed = []
+        for topic, answer in self._answers.items():
+            with suppress(KafkaException, TimeoutError):
+                topic_id = str(answer.result(TIMEOUT_S).topic_id)
+                if topic_id not in {_NO_ID, self._known[topic]}:
+                    changed.append(f"the topic {topic} has the id {topic_id}, and had {self._known[topic]}")
+        self._answers = {}
+        if changed:
+            what = f"{'; '.join(changed)}: it was deleted and created again while the service ran"
+            raise DataLossError(
+                what,
+                remedy="Its offsets are of other records, and the first of them are in no value: start with a new checkpoint and "
+                "read the topic again: docs/operator/procedures.md#rebuild-from-kafka",
+            )
+
+
+def prepare(kafka: Kafka) -> Mapping[str, Topic]:
+    """Check the input topics, and create missing rejects topics. Return the input topics by name.
 
     A rejects topic has as many partitions as its input topic, and a limit of the record's size that is HEADERS_BYTES higher; the
-    rest are the broker's defaults. The result lacks topics whose configuration the service may not read. Raises SourceError.
+    rest are the broker's defaults. Raises SourceError.
     """
     client = clients.admin(kafka)
     topics = describe(client, kafka)
@@ -115,8 +160,7 @@ def prepare(kafka: Kafka) -> Mapping[str, int]:
         problem = None if name in topics else create(client, {name: topics[topic].partitions}, configuration=larger)
         if problem is not None:
             raise problem
-    retention = {topic: topics[topic].retention_ms for topic in kafka.topics}
-    return {topic: keep_ms for topic, keep_ms in retention.items() if keep_ms is not None}
+    return {topic: topics[topic] for topic in kafka.topics}
 
 
 def create(

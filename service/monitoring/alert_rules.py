@@ -163,6 +163,21 @@ RULES: tuple[Rule, ...] = (
         anchor="tidemarkwatermarkheld",
     ),
     Rule(
+        "TidemarkFinalsOld",
+        "(tidemark_final_window_age_seconds > on (job, instance, view) tidemark_final_window_max_age_seconds) "
+        "and on (job, instance) tidemark_query_running == 1",
+        "The newest final window of {{ $labels.view }} ended {{ $value | humanizeDuration }} ago: no window closes",
+        "warn",
+        for_="5m",
+    ),
+    Rule(
+        "TidemarkRedisAhead",
+        "tidemark_redis_ahead_seconds > 0",
+        "Redis calls windows final {{ $value | humanizeDuration }} beyond the watermark: it refuses new windows until there",
+        "warn",
+        for_="10m",
+    ),
+    Rule(
         "TidemarkPartitionsApart",
         "tidemark_event_spread_seconds > 0.5 * tidemark_watermark_delay_seconds",
         "The partitions' event times are {{ $value | humanizeDuration }} apart: beyond max_delay "

@@ -31,16 +31,15 @@ HEADROOM_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-Level = Callable[[int, Offsets | None], None]
-"""Gets the time of a request in ms, and the ends of the topics if no record is left to read."""
+Level = Callable[[int, Offsets, Offsets], None]
+"""Gets the time of a request in ms, the ends of the topics, and the offsets up to which batches are committed."""
 
 
 class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
-    `asked` gets the time in ms just before a request that Kafka has answered. `level` gets the same time, and the ends of the
-    topics if no record is left to read, else None. Every half minute `headrooms` gets the headrooms of the topics of the query
-    that is served.
+    `asked` gets the time in ms just before a request that Kafka has answered, and so does `level`. Every half minute `headrooms`
+    gets the headrooms of the topics of the query that is served.
 
     It serves the queries of a term, and goes on between them: while Redis is away, the lag grows and is known.
     """
@@ -133,7 +132,7 @@ class Lag(Thread):
 
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""
-        asked_ms = clock.now_ms()
+        asked_ms = clock.steady_ms()  # a clock that is set back must not stop silence until it has caught up
         ends = edges(consumer, self._kafka)
         with self._lock:
             done = {topic: dict(offsets) for topic, offsets in self._done.items()}
@@ -156,7 +155,11 @@ class Lag(Thread):
         self._asked(asked_ms)
         with self._calling_level:
             if self._level is not None:
-                self._level(asked_ms, None if any(any(each.values()) for each in lags.values()) else reached)
+                self._level(
+                    asked_ms,
+                    {t: {p: end for p, (_, end) in partitions.items()} for t, partitions in ends.items()},
+                    reached,
+                )
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S

@@ -145,8 +145,8 @@ class Metrics(TermMetrics):
         self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome", _OUTCOMES)
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
-        self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because all input was silent")
-        self.silent = gauge("input_silent", "1 while all input is silent and the clock closes what is open")
+        self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because input was silent")
+        self.silent = gauge("input_silent", "1 while nothing is admitted and the clock closes what is open")
         self.lost = counter(
             "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
         )
@@ -189,6 +189,10 @@ class Metrics(TermMetrics):
         self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
         self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
         self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
+        self.redis_ahead = gauge(
+            "redis_ahead_seconds",
+            "How far Redis calls windows final beyond the watermark: new windows until there are refused",
+        )
         self.event_time = EventTime(series)
         self.quality = Quality(series)
         self.views = Views(series)
@@ -257,7 +261,7 @@ class Metrics(TermMetrics):
 
     def serves(self, settings: "Settings") -> None:
         """Show the views and the columns that they group by; again when they have changed."""
-        self.views.named(settings.views)
+        self.views.named(settings.views, settings.admission)
         self._columns = settings.grouped_columns
         for name in self._columns:
             self.column_limit.labels(name).set(settings.columns[name])
@@ -284,7 +288,7 @@ class Metrics(TermMetrics):
             self._batch_since = None
             self._reasons.pop("batch", None)
         micro_batch, outcome = report.micro_batch, report.outcome
-        if micro_batch.rows:
+        if report.admitted:
             self.silent.set(0)
         self.records.inc(micro_batch.rows)
         self.record_bytes.inc(outcome.read_bytes)
@@ -316,6 +320,7 @@ class Metrics(TermMetrics):
         self.state_bytes.set(sum(size[-1] for size in self._sizes.values()))
         self.views.opened([bucket for bucket, *_ in outcome.sizes], outcome.windows_open)
         self.views.finals(micro_batch.watermark_ms)
+        self.redis_ahead.set(report.redis_ahead_ms / 1000)
         for topic, records in outcome.topics:
             self.topic_rejects.labels(self._topics[topic]).inc(records)
         for name, values in report.column_values.items():

@@ -9,7 +9,7 @@ from service import clock
 from service.monitoring.series import Series
 
 if TYPE_CHECKING:
-    from service.settings import View
+    from service.settings import Admission, View
 
 
 class Views:
@@ -22,16 +22,23 @@ class Views:
             "Time since the end of the newest window that is final; NaN before one is",
             "view",
         )
+        self.final_max_age = series.gauge(
+            "final_window_max_age_seconds",
+            "Limit of final_window_age_seconds that follows from the settings: beyond it the view's windows do not close",
+            "view",
+        )
         self._names: list[str] = []
         self._counts: dict[int, dict[int, int]] = {}
         self._final_ms = 0
 
-    def named(self, views: "Iterable[View]") -> None:
-        """Set the views, in the order of the settings."""
+    def named(self, views: "Iterable[View]", admission: "Admission") -> None:
+        """Set the views, in the order of the settings, and what the ages of their windows follow from."""
+        latest_ms = admission.watermark_delay_ms + admission.max_delay_ms + admission.idle_after_ms
         views = list(views)
         for name in set(self._names) - {view.name for view in views}:
             self.open.remove(name)
             self.final_age.remove(name)
+            self.final_max_age.remove(name)
         self._names, self._counts = [], {}
         for view in views:
             self._names.append(view.name)
@@ -39,6 +46,7 @@ class Views:
             if not view.is_endless:
                 age_s = partial(self._final_age_s, view.window_ms, view.step_ms)
                 self.final_age.labels(view.name).set_function(age_s)
+                self.final_max_age.labels(view.name).set((view.step_ms + latest_ms) / 1000)
 
     def opened(self, buckets: Iterable[int], counts: Iterable[tuple[int, int, int]]) -> None:
         """Replace the open windows of these buckets by `counts`: (bucket, number of the view, windows)."""

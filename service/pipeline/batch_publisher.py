@@ -192,17 +192,15 @@ class Sink:
         """An id of the Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
         return self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning")))
 
-    def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> tuple[int, int] | None:
-        """Step 4. Returns the (epoch, batch) that progress of all shards held before, None when one had none.
+    def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> int:
+        """Step 4. Returns the event time (ms) up to which Redis calls windows final: beyond the watermark if Redis is ahead.
 
         Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
         another run of Redis may lack values that were acknowledged, so the batch must be written again.
         """
-        former = self._over_shards(lambda shard: self._progress(shard, servers.get(shard, ""))).values()
-        known = [each for each in former if each is not None]
-        return min(known) if len(known) == len(former) else None
+        return max(self._over_shards(lambda shard: self._progress(shard, servers.get(shard, ""))).values())
 
-    def _progress(self, shard: int, server: str) -> tuple[int, int] | None:
+    def _progress(self, shard: int, server: str) -> int:
         micro_batch = self.micro_batch
         budget = self._budget(shard, "progress")
         call = self._stamp().call(
@@ -215,11 +213,11 @@ class Sink:
             meta=meta(self.settings),
         )
         with tracing.span("redis progress", shard=shard):
-            accepted, epoch, batch = self._link(shard).run([call], budget, server)[0]
+            accepted, epoch, batch, final = self._link(shard).run([call], budget, server)[0]
         if not accepted:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
             raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
-        return (int(epoch), int(batch)) if epoch else None
+        return int(final)
 
     # Step 1
 
@@ -233,7 +231,7 @@ class Sink:
             with tracing.span("rejects copy", records=len(rejects)):
                 delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
-            output.early.take(reject)
+            output.early.take(reject, self.micro_batch.planned_ms)
         output.rejects += len(rejects)
         output.topics.update(reject["topic"] for reject in rejects)
 

@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from service import clock
 from service.checkpoint import logs
 from service.errors import CheckpointError, QueryError
 from service.micro_batch import MicroBatch, Offsets, parse_offsets
@@ -26,8 +27,9 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
     """Return the offsets of the running `batch`, from inside its foreachBatch. The watermark is 0: the logs here lack it.
 
     `spark` is the session that started the query; the batch frame's session is a clone without queries. A replay has the same
-    offsets, because the offset log is written before a batch runs. The first batch begins at the offsets that the source stored
-    when the checkpoint was made. A partition added since the previous batch begins at 0, otherwise the source reports data loss.
+    offsets and the same time, because the offset log is written before a batch runs. The first batch begins at the offsets that
+    the source stored when the checkpoint was made. A partition added since the previous batch begins at 0, otherwise the source
+    reports data loss.
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks this batch or the one before.
     """
@@ -43,7 +45,8 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    return MicroBatch(epoch, batch, 0, start, end, reference)
+    planned_ms = clock.shown_ms(int(entry.metadata().get().batchTimestampMs()))
+    return MicroBatch(epoch, batch, 0, start, end, reference, planned_ms)
 
 
 def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:

@@ -8,7 +8,7 @@ Spark moves and stores packed columns; the code in state/ interprets them. The p
 small because Spark plans every batch again. docs/decisions/0015-one-operator.md has the figures.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,8 +27,9 @@ from service.admission.schema_sources import SchemaSets
 from service.admission.unknown_schemas import UndecidedError, UnknownSchemaCheck
 from service.aggregation import seen_keys, sessions
 from service.aggregation.partial_aggregation import Fold
-from service.checkpoint import beginnings, event_time
+from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
+from service.checkpoint.event_time import BatchState
 from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
@@ -45,6 +46,7 @@ from service.settings import Settings, View
 from service.spark import memory
 from state.watermark import EventTime
 
+_AHEAD = readings.REASONS.index("ahead")
 LOOK_UPS = 3
 """Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
 
@@ -56,7 +58,8 @@ class BatchReport:
     `lost` counts records of the batch that Kafka no longer had; it is 0 unless the settings accept that. `held_ms` is how far
     the `unread` partitions hold the watermark back, `times` has the oldest and newest event time (ms) of the partitions, `skewed`
     is the number of skewed devices, `column_values` the number of listed values by grouped column. `limit` is the most records
-    that the batch could have, `next_limit` that of the next batch.
+    that the batch could have, `next_limit` that of the next batch. `redis_ahead_ms` is how far Redis calls windows final beyond
+    the watermark: a new window that ends before that is refused.
     """
 
     micro_batch: MicroBatch
@@ -73,6 +76,7 @@ class BatchReport:
     column_values: Mapping[str, int] = field(default_factory=dict)
     limit: int = 0
     next_limit: int = 0
+    redis_ahead_ms: int = 0
 
 
 def build(
@@ -201,13 +205,13 @@ class Publication:
             term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
+        resume.require_growing(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
         before = self.times.before(batch)
         unread = self.times.unread(settings.kafka, micro_batch, most, settings.admission.max_hold_ms)
         devices = self.times.devices(batch)
         topics = settings.kafka.topics
-        numbers = [readings.number_of(topic, partition, topics) for topic, partition in unread]
-        event_time.set_for_tasks(term.spark.sparkContext, before, numbers, self.limit.distribute(devices))
+        self._set_state(before, unread, devices, micro_batch.planned_ms)
         set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
@@ -221,6 +225,7 @@ class Publication:
             failure.classify, lambda: self._run(frame, sink, small=small), lambda: sink.run_in(0, "read_progress")
         )
         published = clock.monotonic_s()
+        term.id_check.ask()  # the batch has read its records
         # A batch without readable records leaves event time as it is.
         after = EventTime(*max([(before.watermark_ms, before.newest_ms), *outcome.event_times]))
         micro_batch = replace(micro_batch, watermark_ms=after.watermark_ms)
@@ -228,10 +233,13 @@ class Publication:
         skewed = sink.count_skewed()
         if term.outlets is not None:
             term.outlets.publish(micro_batch, outcome.finals)
-        sink.progress(servers)
+        final_ms = sink.progress(servers)
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         seconds = clock.monotonic_s() - started
         limit = self._pace(Measured(micro_batch.rows, outcome.read_bytes, seconds), is_full=micro_batch.reaches(most))
+        term.id_check.require()
+        if outcome.rejected[_AHEAD]:
+            self.times.note_ahead()
         self.times.note(batch, after, self.limit.list_after(batch, devices, sizes), limit)
         term.published = term.epoch, batch
         if term.covered and micro_batch.watermark_ms >= max(each.until_ms for each in term.covered.values()):
@@ -261,8 +269,23 @@ class Publication:
                 self.values.sizes(),
                 most,
                 limit,
+                max(0, final_ms - after.watermark_ms),
             )
         )
+
+    def _set_state(self, before: EventTime, unread: Collection[tuple[str, int]], devices: int, planned_ms: int) -> None:
+        """Set what the tasks of the batch need to know of the stream."""
+        term, settings = self.term, self.term.settings
+        topics = settings.kafka.topics
+        state = BatchState(
+            before,
+            frozenset(readings.number_of(topic, partition, topics) for topic, partition in unread),
+            self.limit.distribute(devices),
+            planned_ms,
+            planned_ms + settings.admission.max_ahead_ms,
+            frozenset(topics.index(topic) for topic in term.broker_times if topic in topics),
+        )
+        event_time.set_for_tasks(term.spark.sparkContext, state)
 
     def _begin_keys(self, sink: Sink) -> None:
         """Prepare the tasks that find duplicates."""

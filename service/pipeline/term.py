@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from service.admission.catalogs import Catalogs
 from service.admission.schema_sources import SchemaSets
+from service.kafka.topics import IdCheck
 from service.outlets.publication import Outlets
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.outcome import Outcome
@@ -31,7 +32,7 @@ class TermMetrics:
         """Windows of the past of new views were published."""
 
     def idle(self, outcome: Outcome) -> None:
-        """All input is silent. The sessions of the outcome were closed by the clock."""
+        """Input is silent. The sessions of the outcome were closed by the clock."""
 
     def closes_idle(self, until_ms: int) -> None:
         """Silence has closed the windows that end by this event time."""
@@ -73,6 +74,10 @@ class Term:
     values only (docs/decisions/0021). None where lost or former values are written again."""
     limit: BatchLimit | None = None
     """The limit of the query's batches, which outlives the query; without one the query begins with a new one."""
+    broker_times: frozenset[str] = frozenset()
+    """Topics whose brokers set the times of records. In the others a producer's time may be ahead of the service's clock."""
+    id_check: IdCheck = field(default_factory=IdCheck)
+    """Finds that a topic was created again; by default it asks nothing."""
     outlets: Outlets | None = None
     """None without an outlet."""
     metrics: TermMetrics = field(default_factory=TermMetrics)

@@ -1,8 +1,8 @@
-"""Count early readings by device: a device with many early readings has a clock that is ahead.
+"""Count early readings by device, and those that are ahead: a device with many of them has a clock that is ahead.
 
 The sink counts them while it copies rejects. The device hash has `early`, `early.at` (the broker's time of the last early
-reading), `early.ahead` (ms), and `skewed` from `admission.skewed_after` early readings on. The counts survive restarts of the
-service. They are a diagnosis, not a result: after Redis has lost them, they begin at 0.
+reading, or the batch's if that is earlier), `early.ahead` (ms), and `skewed` from `admission.skewed_after` early readings on.
+The counts survive restarts of the service. They are a diagnosis, not a result: after Redis has lost them, they begin at 0.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,11 @@ class Early:
 
     _devices: dict[str, _Device] = field(default_factory=dict)
 
-    def take(self, reject: Mapping[str, Any]) -> None:
-        """Count a row of row_schemas.REJECT_TYPE if it is an early reading."""
+    def take(self, reject: Mapping[str, Any], planned_ms: int = 0) -> None:
+        """Count a row of row_schemas.REJECT_TYPE if it is a reading from the future, in a batch that was planned at that time."""
         name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
+        if planned_ms:
+            at_ms = min(at_ms, planned_ms)  # a mark by a time in the future would stay until then
         if name is None or ahead_ms is None:
             return
         device = self._devices.setdefault(name, _Device(0, at_ms, at_ms, ahead_ms))

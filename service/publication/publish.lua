@@ -482,12 +482,12 @@ end
 
 -- Writes progress, and a.meta if it has changed. With it, all windows that end by `final` are closed, which never falls: a writer
 -- that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
--- and the batch that were stored before, or ''}.
+-- and the batch that were stored before, or '', then `final`}.
 local function progress()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'final', 'idle')
   local stored_epoch = tonumber(stored[1] or nil)
   if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
-    return {0, stored[1], stored[2]}
+    return {0, stored[1], stored[2], stored[3] or ''}
   end
   local final = tonumber(stored[3] or nil) or -1
   if tonumber(a.watermark) > final then
@@ -499,7 +499,7 @@ local function progress()
   call('HDEL', KEYS[4], 'writing')
   if (tonumber(stored[4] or nil) or math.huge) <= final then call('HDEL', KEYS[4], 'idle', 'idle_epoch', 'idle_batch') end
   if call('GET', KEYS[8]) ~= a.meta then call('SET', KEYS[8], a.meta) end
-  return {1, stored[1] or '', stored[2] or ''}
+  return {1, stored[1] or '', stored[2] or '', string.format('%.0f', final)}
 end
 
 -- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, the event time by

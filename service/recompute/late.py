@@ -21,7 +21,7 @@ PLACE = ("topic", "partition", "offset")
 IN_VALUES = ("correcting", "corrected")
 """States of late readings that are in values in Redis, or are being written there."""
 
-_NEVER_IN_VALUES = frozenset({"too_many_devices", "duplicate"})
+_NEVER_IN_VALUES = frozenset({"ahead", "too_many_devices", "duplicate"})
 _ANY_DELAY_MS = 1 << 50
 _RECORD = pa.schema(
     [
@@ -51,7 +51,8 @@ class Log:
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  `rejects`, and readings that admission alone would admit: behind the watermark, of too many devices, or duplicates
+    refused  `rejects`, and readings that admission alone would admit: behind the watermark, ahead, of too many devices, or
+             duplicates
     """
 
     rejects: Mapping[Coordinates, Reject]
@@ -93,12 +94,13 @@ def in_values(settings: Settings) -> Log | None:
     return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
-def refused(settings: Settings, *, was_full: bool) -> Mapping[Coordinates, Refusal]:
-    """Return the duplicates, and the readings of too many devices, which no value has. Raises SourceError.
+def refused(settings: Settings, *, has_refused: bool) -> Mapping[Coordinates, Refusal]:
+    """Return the duplicates, the readings that were ahead, and those of too many devices: no value has them. Raises SourceError.
 
-    `was_full` says whether the limit on devices was ever reached: without need the rejects topic, which may be long, is not read.
+    `has_refused` says whether the limit on devices was ever reached, or readings were ever ahead: without need the rejects
+    topic, which may be long, is not read.
     """
-    if not settings.admission.distinct and not was_full:
+    if not settings.admission.distinct and not has_refused:
         return {}
     found = (reject for reject in reject_log.read(settings.kafka) if reject.reason in _NEVER_IN_VALUES)
     return {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in found}

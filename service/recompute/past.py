@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from service.admission import column_values, device_limit
+from service.checkpoint import event_time
 from service.pipeline.term import Term
 from service.recompute import late, rebuild
 from service.recompute.late import Log, Refusal
@@ -61,8 +62,9 @@ def decisions(run: Recomputation, log: Log | None) -> Decisions:
     Without one, what the stream refused for being late is not left out. Raises SourceError, CheckpointError.
     """
     if log is None:
-        was_full = device_limit.was_reached(Files(run.spark, run.settings.service.checkpoint))
-        return Decisions(late.refused(run.settings, was_full=was_full))
+        files = Files(run.spark, run.settings.service.checkpoint)
+        has_refused = device_limit.was_reached(files) or event_time.has_ahead(files)
+        return Decisions(late.refused(run.settings, has_refused=has_refused))
     in_values = {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in log.in_values()}
     rows = late.plain(late.admitted(run, log.in_values())[0]) if in_values else None
     return Decisions(log.refused, rows, log.gone_ms + 1, in_values)

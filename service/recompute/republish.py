@@ -209,6 +209,7 @@ class Republisher:
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
         elif published:
             self._batch = max(progress.batch for progress in published.values())
+        self._warn_of_future(committed, max(shard.final_ms for shard in stored))
         reached = {number: (progress.epoch, progress.batch) for number, progress in published.items()}
         if committed is not None and losses:
             self._repair(committed, stored, losses)
@@ -217,6 +218,24 @@ class Republisher:
             self.term.settled_ms = settled_ms(stored, self._settings)
         if len(reached) == len(stored):
             self.term.published = min(reached.values())
+
+    def _warn_of_future(self, committed: MicroBatch | None, final_ms: int) -> None:
+        """Log why values will be refused: Redis, or the checkpoint, is ahead of this checkpoint's or this machine's time."""
+        watermark_ms = committed.watermark_ms if committed is not None else 0
+        latest_ms = clock.now_ms() + self._settings.admission.max_ahead_ms
+        if max(watermark_ms, final_ms) > latest_ms:
+            text = (
+                "Event time is ahead of this machine's clock: the checkpoint's watermark is %s, and Redis calls windows final "
+                "up to %s. Until then readings are late, or their windows are refused. If the clock is right, a record of the "
+                "future was admitted. The way back: docs/operator/event-time.md#after-a-record-of-the-future"
+            )
+            _log.warning(text, format_time(watermark_ms), format_time(max(final_ms, 0)))
+        elif final_ms > watermark_ms:
+            text = (
+                "Redis calls windows final up to %s, and the checkpoint's watermark is %s. Windows until there that Redis lacks "
+                "are refused, and published when the watermark has passed them"
+            )
+            _log.warning(text, format_time(final_ms), format_time(watermark_ms))
 
     def _repair(self, committed: MicroBatch, stored: Sequence[Stored], losses: Mapping[int, str]) -> None:
         """Steps 1 to 4 for the shards that have lost data."""

@@ -30,15 +30,15 @@ def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
     old = Consumer({"bootstrap.servers": broker_server.bootstrap, "group.id": prefix, "log_level": 0})
     old.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     old.close()
-    looks: list[tuple[Offsets, Offsets | None]] = []
+    looks: list[tuple[Offsets, tuple[Offsets, Offsets]]] = []
     lags: list[Offsets] = []
     looked = threading.Event()
 
-    def level(_asked_ms: int, reached: Offsets | None) -> None:
-        looks.append((lags[-1], reached))
+    def level(_asked_ms: int, ends: Offsets, reached: Offsets) -> None:
+        looks.append((lags[-1], (ends, reached)))
         looked.set()
 
-    def reached(behind: int) -> Offsets | None:
+    def seen(behind: int) -> tuple[Offsets, Offsets]:
         """What a look says that finds the service so many records behind."""
         while not looks or looks[-1][0] != {topic: {0: behind}}:
             assert looked.wait(60), looks
@@ -49,12 +49,11 @@ def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
     lag = Lag(kafka, lags.append, lambda: None, level=level)
     lag.start()
     try:
-        assert reached(10) is None
+        assert seen(10) == ({topic: {0: 10}}, {topic: {0: 0}})
         lag.committed({topic: {0: 4}})
-        assert reached(6) is None
+        assert seen(6) == ({topic: {0: 10}}, {topic: {0: 4}})
         lag.committed({topic: {0: 10}})
-        assert reached(0) == {topic: {0: 10}}
-        assert looks[0] == ({topic: {0: 10}}, None)
+        assert seen(0) == ({topic: {0: 10}}, {topic: {0: 10}})
     finally:
         lag.close()
 
@@ -83,13 +82,13 @@ def test_between_two_queries_the_lag_is_asked_for_and_no_silence_is_seen(
     lag = Lag(kafka, lambda _: None, lambda: None, asked=on_answer)
     with closing(lag):
         assert not lag.is_alive(), "before the first query there is no position"
-        with lag.serving({topic: -1}, lambda at_ms, _: looks.append(("first", at_ms))):
+        with lag.serving({topic: -1}, lambda at_ms, *_: looks.append(("first", at_ms))):
             wait()
         seen, before = list(looks), len(asked)
         wait()
         assert looks == seen
         assert len(asked) > before
-        with lag.serving({topic: -1}, lambda at_ms, _: looks.append(("second", at_ms))):
+        with lag.serving({topic: -1}, lambda at_ms, *_: looks.append(("second", at_ms))):
             wait()
     assert {name for name, _ in looks[len(seen) :]} == {"second"}
 

@@ -60,7 +60,7 @@ class Quiet(World):
         silence.start()
         try:
             for asked_ms in range(until_ms - IDLE_MS, until_ms + IDLE_MS + 1, 10_000):
-                silence.look(asked_ms, {self.topic: {0: 1}})
+                silence.look(asked_ms, {self.topic: {0: 1}}, {self.topic: {0: 1}})
             is_closed = self.done.wait(within_s)
         finally:
             silence.close()

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.spark]
 RIGHT = (
     "a reading that comes after a silence and is not late is counted",
     "nothing is closed while something is left to read",
+    "records that are rejected or filtered end no silence",
     "a reading below the watermark is late although a window that it belongs to is open",
 )
 WRONG = ("wrong, a correction without a revision",)

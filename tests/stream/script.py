@@ -26,6 +26,7 @@ from service import row_schemas
 from service.admission.column_values import ColumnValues
 from service.aggregation import seen_keys, task_counters
 from service.checkpoint import event_time
+from service.checkpoint.event_time import BatchState
 from service.pipeline import builder, failure
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Index, Serving
@@ -88,7 +89,7 @@ class World:
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
-        event_time.set_for_tasks(self.spark.sparkContext, times.before(batch))
+        event_time.set_for_tasks(self.spark.sparkContext, BatchState(times.before(batch)))
         if self.settings.admission.distinct:
             folder, buckets = seen_keys.folder(self.settings), self.settings.buckets
             seen_keys.begin(self.spark.sparkContext, folder, buckets, seen_keys.Place(batch, 1), lambda: None)

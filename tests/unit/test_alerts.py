@@ -224,7 +224,9 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "a column has too many values": (has_other_values, 3, {"TooManyValues"}),
     "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
     "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
-    "event time stands": (stands, 14, {"WatermarkStands"}),
+    "event time stands": (stands, 14, {"WatermarkStands", "FinalsOld"}),
+    "windows do not close": (lambda it: it.works(watermark_ms=clock.now_ms() - 600_000), 8, {"FinalsOld"}),
+    "Redis is ahead": (lambda it: it.works(redis_ahead_ms=60_000), 13, {"RedisAhead"}),
     "readings are not as expected": (
         lambda it: (it.works(), it.metrics.quality.checks({"e": False}, 9, 1.0)),
         17,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service import clock
+from service.clock import Steady
 
 
 def test_the_clock_is_the_machine_s() -> None:
@@ -23,3 +24,29 @@ def test_in_tests_the_clock_is_what_a_file_says(tmp_path: Path, monkeypatch: pyt
     for now in ("2208988800000", "2208988800001"):
         file.write_text(now)
         assert str(clock.now_ms()) == now
+
+
+class Machine:
+    """A wall clock that can be set, and the seconds since the start."""
+
+    def __init__(self) -> None:
+        self.wall_ms, self.elapsed_s = 1_790_000_000_000, 100.0
+
+    def passes(self, seconds: float) -> None:
+        self.wall_ms += round(seconds * 1000)
+        self.elapsed_s += seconds
+
+
+@pytest.mark.silent("1.5")
+def test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_followed() -> None:
+    machine = Machine()
+    steady = Steady(lambda: machine.wall_ms, lambda: machine.elapsed_s)
+    first = steady()
+    assert first == machine.wall_ms
+    machine.wall_ms -= 3_600_000
+    machine.passes(10)
+    assert steady() == first + 10_000
+    machine.passes(3_600)
+    assert steady() == first + 3_610_000
+    machine.wall_ms += 2 * 3_600_000
+    assert steady() == machine.wall_ms == first + 3_610_000 + 3_600_000

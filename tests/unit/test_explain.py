@@ -89,6 +89,13 @@ def test_a_value_is_cut_and_stays_one_line_of_text() -> None:
         ),
         (b'{"sensor":"' + b"x" * 300 + b'"}', "bad_device", "", f'sensor = "{"x" * 79}... (302 characters): 300 bytes'),
         (b'{"sensor":7}', "unknown_device", "device 7", 'sensor = "7": not in the reference'),
+        (
+            b'{"sensor":"a"}',
+            "ahead",
+            "broker time 1795000000000 ms is ahead of the service's clock, 1763459200000 ms",
+            "the record's time in Kafka, 2026-11-18T11:06:40.000Z, is the producer's, and 365.1 d ahead of the service's clock "
+            "2025-11-18T09:46:40.000Z, limit 10 s (admission.max_ahead)",
+        ),
         (b'{"sensor":"a"}', "too_many_devices", TOO_MANY, f'sensor = "a": {TOO_MANY}'),
         (
             b'{"env":{"temp":900}}',

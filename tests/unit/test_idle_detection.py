@@ -1,25 +1,28 @@
-"""When all input is silent: decided from what is seen of the topics, and never while something is left to read."""
-
-from collections.abc import Mapping
+"""When input is silent: decided from what is seen of the topics, and never while something is left to read."""
 
 from service.daemon.idle_detection import AWAY_MS, Seen
+from service.micro_batch import Offsets
 
 ENDS = {"readings": {0: 5, 1: 9}}
 T0 = 1_700_000_000_000
 
 
 class Quiet:
-    """Looks, one after the other."""
+    """Looks, one after the other; `reached` is the end by default, and no reading is admitted."""
 
     def __init__(self, after_ms: int) -> None:
         self.after_ms = after_ms
         self.seen = Seen()
 
     def look(
-        self, asked_ms: int, reached: Mapping[str, Mapping[int, int]] | None, watermark_ms: int = -1
+        self, asked_ms: int, ends: Offsets, reached: Offsets | None = None, admitted: int = 0, watermark_ms: int = -1
     ) -> int | None:
-        self.seen = self.seen.look(asked_ms, reached)
+        self.seen = self.seen.look(asked_ms, ends, ends if reached is None else reached, admitted)
         return self.seen.line_ms(self.after_ms, watermark_ms)
+
+
+def of(first: int, second: int = 9) -> Offsets:
+    return {"readings": {0: first, 1: second}}
 
 
 def test_silence_closes_up_to_the_clock_less_the_setting_once_it_has_lasted_that_long() -> None:
@@ -30,20 +33,30 @@ def test_silence_closes_up_to_the_clock_less_the_setting_once_it_has_lasted_that
     assert quiet.look(T0 + 12_000, dict(ENDS)) == T0 + 2_000
 
 
-def test_nothing_is_closed_while_something_is_left_to_read_and_silence_begins_anew_after_it() -> None:
+def test_nothing_is_closed_while_something_is_left_to_read() -> None:
     quiet = Quiet(10_000)
     quiet.look(T0, ENDS)
-    assert quiet.look(T0 + 10_000, None) is None
-    assert quiet.look(T0 + 11_000, ENDS) is None
-    assert quiet.look(T0 + 20_999, ENDS) is None
-    assert quiet.look(T0 + 21_000, ENDS) == T0 + 11_000
+    assert quiet.look(T0 + 8_000, of(6), ENDS) is None
+    assert quiet.look(T0 + 20_000, of(7), ENDS) is None
+    assert quiet.look(T0 + 22_000, of(7), of(6)) is None, (
+        "what came until the look at 8 s is read, and not what came later"
+    )
+    assert quiet.look(T0 + 24_000, of(7)) == T0 + 14_000
 
 
-def test_records_that_came_and_were_counted_between_two_looks_end_a_silence() -> None:
+def test_a_silence_begins_anew_when_a_reading_is_admitted() -> None:
     quiet = Quiet(10_000)
     quiet.look(T0, ENDS)
-    assert quiet.look(T0 + 10_000, {"readings": {0: 6, 1: 9}}) is None
-    assert quiet.look(T0 + 12_000, {"readings": {0: 6, 1: 9}}) is None
+    assert quiet.look(T0 + 10_000, of(6), admitted=1) is None
+    assert quiet.look(T0 + 12_000, of(6), admitted=1) is None
+    assert quiet.look(T0 + 20_000, of(6), admitted=1) == T0 + 10_000
+
+
+def test_records_of_which_none_is_admitted_end_no_silence_though_one_is_unread_at_every_look() -> None:
+    quiet = Quiet(10_000)
+    lines = [quiet.look(T0 + 2_000 * n, of(5 + n), of(4 + n)) for n in range(8)]
+    assert lines[:6] == [None] * 6
+    assert lines[6:] == [T0, T0 + 2_000], "the records that a look has found are read at the next one"
 
 
 def test_a_time_in_which_kafka_did_not_answer_is_no_silence() -> None:
@@ -54,10 +67,12 @@ def test_a_time_in_which_kafka_did_not_answer_is_no_silence() -> None:
     assert quiet.look(T0 + AWAY_MS + 30_001, ENDS) == T0 + AWAY_MS + 10_001
 
 
-def test_a_new_partition_ends_a_silence() -> None:
+def test_the_records_of_a_new_partition_are_read_before_anything_is_closed() -> None:
     quiet = Quiet(10_000)
     quiet.look(T0, ENDS)
-    assert quiet.look(T0 + 10_000, {"readings": {0: 5, 1: 9, 2: 0}}) is None
+    more = {"readings": {0: 5, 1: 9, 2: 3}}
+    assert quiet.look(T0 + 10_000, more, ENDS) is None
+    assert quiet.look(T0 + 12_000, more) == T0 + 2_000
 
 
 def test_silence_closes_nothing_that_the_watermark_has_not_left_open() -> None:

@@ -60,6 +60,6 @@ def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached
     rejects = [reject(1, "too_many_devices"), reject(2, "duplicate"), reject(3, "bad_json")]
     monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
     settings, files = make_settings(tmp_path), Local(tmp_path)
-    assert not late.refused(settings, was_full=device_limit.was_reached(files))
+    assert not late.refused(settings, has_refused=device_limit.was_reached(files))
     files.replace(f"{device_limit.FOLDER}/4", b"")
-    assert late.refused(settings, was_full=device_limit.was_reached(files)).keys() == {place(1), place(2)}
+    assert late.refused(settings, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}

@@ -20,6 +20,7 @@ from service.aggregation.partial_aggregation import STRETCH, Fold
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
+from service.checkpoint.event_time import BatchState
 from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View
@@ -430,7 +431,7 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
 
 def stream_fold(watermark_ms, *unread):
     """The fold of a stream's task: with the event time and the unread partitions of its batch."""
-    return replace(FOLD, batch_state=lambda: (EventTime(watermark_ms, watermark_ms), unread, ""))
+    return replace(FOLD, batch_state=lambda: BatchState(EventTime(watermark_ms, watermark_ms), frozenset(unread)))
 
 
 def test_readings_below_the_watermark_are_late_and_can_be_found():
@@ -502,7 +503,7 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
         assert floor_ms == BASE_MS - 5
         return SeenKeys(tmp_path, Place(next(calls), 1), floor_ms)
 
-    fold = replace(FOLD, batch_state=lambda: (EventTime(BASE_MS - 9, BASE_MS), (), ""), seen_keys=opened)
+    fold = replace(FOLD, batch_state=lambda: BatchState(EventTime(BASE_MS - 9, BASE_MS)), seen_keys=opened)
     fold = replace(fold, delay_ms=9, distinct_for_ms=5, max_rows=1)
     rows = [admitted("a", 3, value) | {"offset": offset, "from_partition": 1} for offset, value in ((7, 1.0), (5, 2.0))]
     rows += [admitted("a", 3, 3.0) | {"offset": 9, "from_partition": 0}, admitted("b", 3, 4.0)]
@@ -527,6 +528,28 @@ def test_keys_are_remembered_behind_the_newest_time_and_behind_a_held_watermark(
         return SeenKeys(tmp_path, Place(0, 1), each_ms)
 
     before = EventTime(BASE_MS + watermark_ms, BASE_MS)
-    fold = replace(FOLD, batch_state=lambda: (before, (), ""), seen_keys=opened, delay_ms=9, distinct_for_ms=5)
+    fold = replace(FOLD, batch_state=lambda: BatchState(before), seen_keys=opened, delay_ms=9, distinct_for_ms=5)
     folded([admitted("a", 3, 1.0)], fold=fold)
     assert floors == [floor_ms]
+
+
+def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_device():
+    state = BatchState(now_ms=BASE_MS, latest_ms=BASE_MS + 100, trusted=frozenset({1}))
+    rows = [admitted("a", 10, 1.0, broker_ms=10), admitted("a", 5_000, 1.0, broker_ms=5_000), rejected(7, partition=1)]
+    rows.append(rejected(8, device="bb"))
+    rows[2] = rejected(7, "no_time")
+    for row, ms in zip(rows[2:], (6_000, 7_000), strict=True):
+        row |= {"broker_ms": BASE_MS + ms, "from_partition": 1, "bucket": 0}
+    out = folded(rows, fold=replace(FOLD, batch_state=lambda: replace(state, unread=frozenset({1}))))
+    assert (
+        sum(part["count"] for row in of_kind(out, PARTS) for part in codec.unpack(b"W", row["payload"]).to_pylist()) > 0
+    )
+    rejects = [each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()]
+    ahead = {each["device"]: each["ahead_ms"] for each in rejects if each["reason"] == "ahead"}
+    assert ahead == {"a": 5_000, "bb": 7_000}
+    assert len(rejects) == 3
+    (report,) = {row["payload"] for row in of_kind(out, TIMES)}
+    assert report == watermark.report(state.before, {1: Partition(BASE_MS + 10, BASE_MS + 10, is_unread=True)})
+    out = folded([rows[1]], fold=replace(FOLD, batch_state=lambda: state, has_filter=True))
+    assert not of_kind(out, PARTS), "a batch of nothing else"
+    assert {row["payload"] for row in of_kind(out, TIMES)} == {watermark.report(state.before, {1: Partition()})}

@@ -41,14 +41,20 @@ class Backlog(Scene):
         return {
             "service": {"trigger": "1 s"},
             "kafka": {"max_per_batch": MAX_PER_BATCH, "on_data_loss": "continue"},
-            "admission": {"max_delay": "8 s", "max_ahead": "1 m", "max_hold": MAX_HOLD},
+            "admission": {"max_delay": "8 s", "max_ahead": "1 m", "max_hold": MAX_HOLD, "idle_after": "5 s"},
         }
 
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
             (
                 Cause(
-                    ("TidemarkRetention", "TidemarkRecordsLost", "TidemarkWatermarkHeld", "TidemarkBehind"),
+                    (
+                        "TidemarkRetention",
+                        "TidemarkRecordsLost",
+                        "TidemarkWatermarkHeld",
+                        "TidemarkFinalsOld",
+                        "TidemarkBehind",
+                    ),
                     f"{BACKLOG} records wait in one partition; others were deleted before they were read",
                     self.backlog,
                 ),

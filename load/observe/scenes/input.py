@@ -73,6 +73,7 @@ class Input(Scene):
                     "four records in ten are of unknown devices, and a view groups by a field with their ids",
                     self.invented,
                 ),
+                Cause(("TidemarkRedisAhead",), "Redis calls windows of the next hour final", self.redis_ahead),
                 Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
@@ -110,6 +111,13 @@ class Input(Scene):
         self.wrong.clock_ms = 600_000
         yield
         self.wrong.clock_ms = 0
+
+    @contextmanager
+    def redis_ahead(self) -> Iterator[None]:
+        with self.testbed.redis.client() as client:
+            client.hset("tidemark:progress", "final", str(time.time_ns() // 1_000_000 + 3_600_000))
+            yield
+            client.hset("tidemark:progress", "final", "0")
 
     @contextmanager
     def registry_away(self) -> Iterator[None]:
