@@ -10,7 +10,7 @@ from service.admission import avro_types, decode, protobuf
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Settings
+from service.settings import RECORD_KEY, Input, Settings, field_path
 from service.spark import session
 
 _NUMBERS = frozenset({"int", "long", "float", "double"})
@@ -65,13 +65,8 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
         return
     newest = max(schemas)
     yield ok(name, f"{place} has the ids {', '.join(map(str, sorted(schemas)))}")
-    paths = {f"{form.place}.event_time": form.event_time}
-    if form.device_id != RECORD_KEY:
-        paths[f"{form.place}.device_id"] = form.device_id
-    paths |= {f"{form.place}.measures.{each}: {path}": path for each, m in form.measures.items() for path in m.paths}
-    paths |= {f"{form.place}.columns.{each}": column.path for each, column in form.columns.items()}
-    for key, path in paths.items():
-        parts, schema = path.split("."), schemas[newest]
+    for key, path in form.fields:
+        parts, schema = field_path.parts(path), schemas[newest]
         has = (
             protobuf.has_path(protobuf.files_of(schema), parts)
             if form.format == "protobuf"
@@ -108,7 +103,7 @@ def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Line:
-    found = kinds(reader, path.split("."))
+    found = kinds(reader, field_path.parts(path))
     if not found:
         return failed(
             key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")

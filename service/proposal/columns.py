@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from service.settings import RECORD_KEY
+from service.settings import RECORD_KEY, field_path
 
 MOST_FIELDS = 1_000
 """Fields that are looked at. A record may have as many names as its producer likes; those after these are only counted."""
@@ -38,13 +38,10 @@ class Seen:
 class Column:
     """A field of the records: `values` has an entry for each record, None where it is missing or null."""
 
+    path: str
     parts: tuple[str, ...]
     values: list[Any]
     kinds: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def path(self) -> str:
-        return ".".join(self.parts)
 
     @cached_property
     def present(self) -> list[Any]:
@@ -99,7 +96,7 @@ def columns(sample: Sequence[Seen]) -> Columns:
     found.more = len(more)
     keys = [seen.key or None for seen in sample]
     if all(keys) and sample:
-        found.of[RECORD_KEY] = Column((RECORD_KEY,), keys, Counter({TEXT: len(keys)}))
+        found.of[RECORD_KEY] = Column(RECORD_KEY, (RECORD_KEY,), keys, Counter({TEXT: len(keys)}))
     return found
 
 
@@ -110,16 +107,14 @@ def _add(
         if value is None:
             continue
         parts = (*above, name)
-        column = found.of.get(".".join(parts))
+        path = field_path.spelled(parts)
+        column = found.of.get(path)
         if column is None:
             if len(found.of) >= MOST_FIELDS:
                 if len(more) < MOST_FIELDS:
                     more.add(parts)
                 continue
-            column = found.of[".".join(parts)] = Column(parts, [None] * found.records)
-        if column.parts != parts:  # {"a.b": 1} and {"a": {"b": 1}}
-            more.add(parts)
-            continue
+            column = found.of[path] = Column(path, parts, [None] * found.records)
         column.values[number] = str(value) if isinstance(value, UUID) else value
         column.kinds[kind(value)] += 1
         if isinstance(value, Mapping) and len(parts) < DEEPEST:

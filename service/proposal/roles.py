@@ -16,7 +16,7 @@ from service.proposal.names import (
     words,
 )
 from service.proposal.times import MOSTLY, says_time, unit_of
-from service.settings import LARGEST, RECORD_KEY
+from service.settings import LARGEST, RECORD_KEY, field_path
 
 FEW = 50
 """More values than this are no category."""
@@ -138,17 +138,17 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     """Return the measures, and for other fields with numbers the reason why they are none."""
     chosen: list[Quantity] = []
     left_out: dict[str, str] = {}
-    taken = {path.lower() for path in {device, *times} - {""}}
+    taken = {field_path.folded(path) for path in {device, *times} - {""}}
     for column in columns.leaves():
         if column.path in {device, RECORD_KEY} or column.path in times:
             continue
         why = _no_measure(column, columns)
-        if why is None and _crosses(column.path.lower(), taken):
+        if why is None and _crosses(field_path.folded(column.path), taken):
             why = "in lower case it is the path of another setting, or one lies in the other"
         if why is None and len(chosen) == MOST_MEASURES:
             why = f"{MOST_MEASURES} measures are enough to begin with"
         if why is None:
-            taken.add(column.path.lower())
+            taken.add(field_path.folded(column.path))
             name = measure_name(column.parts, {each.name for each in chosen})
             numbers = list(_numbers(column))
             stray = len(column.present) - len(numbers)
@@ -158,14 +158,14 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     return chosen, left_out
 
 
-def _crosses(path: str, others: Collection[str]) -> bool:
+def _crosses(names: tuple[str, ...], others: Collection[tuple[str, ...]]) -> bool:
     """Whether a path is one of the others, lies in one or has one in it: Spark ignores case, so settings refuse such paths."""
-    return any(path == each or path.startswith(f"{each}.") or each.startswith(f"{path}.") for each in others)
+    return any(names[: len(each)] == each[: len(names)] for each in others)
 
 
 def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Quantity]) -> Column | None:
     """Return the field that says what a generic measure such as `value` is, if one device sends several of them."""
-    if device is None or not any(each.path.rpartition(".")[2].lower() in GENERIC for each in measures):
+    if device is None or not any(field_path.parts(each.path)[-1].lower() in GENERIC for each in measures):
         return None
     for column in columns.leaves():
         is_named = bool(_QUANTITIES & set(words(column.parts[-1])))
@@ -237,7 +237,7 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
     if not column.kinds[NUMBER]:
         return "numbers as text; admission reads JSON numbers" if _is_numeric_text(column) else ""
     if not is_readable(column.parts):
-        return "settings cannot name it: a dot, a backtick or an invisible character in the name"
+        return "settings cannot name it: a backtick or an invisible character in the name"
     return _rejected(column, columns) or _no_quantity(column)
 
 
@@ -247,7 +247,7 @@ def _rejected(column: Column, columns: Columns) -> str | None:
     if not column.is_all(NUMBER) and numbers < (1 - STRAY) * len(column.present):
         others = ", ".join(sorted(set(column.kinds) - {NUMBER}))
         return f"also {others}: such a record would be rejected"
-    if any(not columns.of[".".join(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
+    if any(not columns.of[field_path.spelled(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
         return "its parent is not always an object: such a record would be rejected"
     if numbers < (1 - STRAY) * len(column.present):
         return "values that are not finite, or beyond 1e140: such a record would be rejected"

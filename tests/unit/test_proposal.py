@@ -24,7 +24,7 @@ from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
 from service.proposal.proposal import Proposal, Table
 from service.proposal.settings_text import Places, text
-from service.settings import Input, parse
+from service.settings import Input, field_path, parse
 from tests import shapes
 
 BEGIN_MS = shapes.BEGIN_MS
@@ -226,7 +226,8 @@ def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     names = {each.path: each.name for each in made.measures}
     assert names == {
         "temp": "temp",
-        "Température °C": "temperature_c",
+        "`a.b`": "a_b",
+        "`Température °C`": "temperature_c",
         "9x": "m_9x",
         "status": "status_value",
         "env.value": "env_value",
@@ -255,11 +256,32 @@ def test_a_path_that_crosses_another_but_for_case_is_left_out(fields: dict[str, 
     parse(settings(made))
 
 
-@pytest.mark.parametrize("name", ["Temperature (C)", "Temperature (°C)", "Humidity (%)", "flow - net", "a*b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Temperature (C)",
+        "Temperature (°C)",
+        "Humidity (%)",
+        "flow - net",
+        "a*b",
+        "tank.level",
+        "tank level",
+        "km/h",
+        "$level",
+    ],
+)
 def test_a_field_whose_name_looks_like_an_expression_stays_a_field(name: str) -> None:
     loaded = parse(settings(proposal.propose(readings(**{name: lambda n: n % 7}))))
     assert loaded.input is not None
-    assert name in {measure.path for measure in loaded.input.measures.values()}
+    assert field_path.spelled([name]) in {measure.path for measure in loaded.input.measures.values()}
+
+
+def test_a_key_with_a_dot_is_another_field_than_one_of_an_object() -> None:
+    given: dict[str, Any] = {"tank.level": lambda n: n % 7, "tank": lambda n: {"level": n % 5}, "$key": lambda n: n % 3}
+    loaded = parse(settings(proposal.propose(readings(**given))))
+    assert loaded.input is not None
+    paths = {measure.path for measure in loaded.input.measures.values()}
+    assert {"`tank.level`", "tank.level", "`$key`"} <= paths
 
 
 def test_no_text_of_a_device_leaves_its_line_of_the_file() -> None:
