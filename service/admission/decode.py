@@ -248,6 +248,9 @@ def _type_at(record: t.StructType, settings: Input) -> t.DataType:
     """Return the type of the event time's field."""
     kind: t.DataType = record
     for part in field_path.parts(settings.event_time):
+        if isinstance(kind, t.MapType):
+            kind = kind.valueType
+            continue
         if not isinstance(kind, t.StructType) or part not in kind.fieldNames():
             msg = f"{settings.place}: the record has no field {settings.event_time!r}"
             raise SchemaError(msg, remedy=f"Correct {settings.place} or the schema")

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -83,7 +84,7 @@ def kind(value: Any) -> str:
     """Return what people call the type of a decoded value."""
     if isinstance(value, bool):
         return BOOLEAN
-    kinds = (((int, float), NUMBER), ((str, UUID), TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP))
+    kinds = (((int, float), NUMBER), (str, TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP))
     return next((name for types, name in kinds if isinstance(value, types)), OTHER)
 
 
@@ -103,9 +104,10 @@ def columns(sample: Sequence[Seen]) -> Columns:
 def _add(
     found: Columns, more: set[tuple[str, ...]], node: Mapping[str, Any], above: tuple[str, ...], number: int
 ) -> None:
-    for name, value in node.items():
-        if value is None:
+    for name, given in node.items():
+        if given is None:
             continue
+        value = str(given) if isinstance(given, UUID) else float(given) if isinstance(given, Decimal) else given
         parts = (*above, name)
         path = field_path.spelled(parts)
         column = found.of.get(path)
@@ -115,7 +117,7 @@ def _add(
                     more.add(parts)
                 continue
             column = found.of[path] = Column(path, parts, [None] * found.records)
-        column.values[number] = str(value) if isinstance(value, UUID) else value
+        column.values[number] = value
         column.kinds[kind(value)] += 1
         if isinstance(value, Mapping) and len(parts) < DEEPEST:
             _add(found, more, value, parts, number)

@@ -1,5 +1,6 @@
 """Choose the device id and the measures among a sample's fields, by their names and values."""
 
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,14 @@ def senders(columns: Columns, times: Collection[str], known: Collection[str] = (
     return sorted((each for each in found if each.score >= LEAST), key=lambda each: -each.score)
 
 
+def is_json(text: str) -> bool:
+    """Whether a text is a string, an object or an array of JSON, which as an id would keep its quotes and brackets."""
+    try:
+        return text[:1] in {'"', "{", "["} and isinstance(json.loads(text), str | dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
 def is_same(one: Sender, other: Sender) -> bool:
     """Whether two fields tell the same devices apart."""
     pairs = {(a, b) for a, b in zip(one.values, other.values, strict=True) if a is not None and b is not None}
@@ -197,7 +206,8 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
     score, reasons = 0.0, []
     is_id = bool(name & ID_WORDS)
     if column is key:
-        score, reasons = 2.5, ["the record's key"]
+        # JSON as an id would keep its quotes, or be a document.
+        score, reasons = 1.0 if all(map(is_json, column.present)) else 2.5, ["the record's key"]
     elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
         score = 4.0 if is_id else 3.5
     elif is_id and above & DEVICE_WORDS:
@@ -219,7 +229,7 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
         score += 0.5
     if column.share < 0.99:
         score -= 3.0
-    if key is not None and column is not key and list(map(str, column.values)) == key.values:
+    if key is not None and column is not key and _same_as_key(column, key):
         score += 3.0
         reasons.append("the same as the record's key")
     if known and len(ids & set(known)) >= 0.5 * devices:
@@ -228,6 +238,12 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
     return Sender(
         column.path, score, devices, ", ".join(reasons), [None if v is None else str(v) for v in column.values]
     )
+
+
+def _same_as_key(column: Column, key: Column) -> bool:
+    """Whether the record's key is the field: as it is, or as a string of JSON."""
+    texts = list(map(str, column.values))
+    return texts == key.values or [json.dumps(text, ensure_ascii=False) for text in texts] == key.values
 
 
 def _no_measure(column: Column, columns: Columns) -> str | None:

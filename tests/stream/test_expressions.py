@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import pytest
 
@@ -9,6 +10,7 @@ from load.judge import oracle
 from load.judge.rules import read_rules
 from load.testbed import to_toml
 from service.admission import readings
+from service.commands import check_input
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
 from service.errors import SettingsError
@@ -158,6 +160,29 @@ def test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null(spark,
         (row,) = admitted(spark, settings, records_of(['{"u": 1, "i": 0}']))
         reason = json.loads(row["reject"])["reason"] if row["reject"] else None
         assert (reason or row["power"]) == expected, text
+
+
+@pytest.mark.silent("1.9")
+def test_decimals_and_keys_of_maps_in_avro_are_numbers(spark, tmp_path):
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    kinds = {
+        "price": ["null", decimal],
+        "fixed": {**decimal, "type": "fixed", "name": "F", "size": 4},
+        "tags": {"type": "map", "values": ["null", "double"]},
+        "at": {"type": "map", "values": "long"},
+    }
+    schema = {**SCHEMA, "fields": [*SCHEMA["fields"][:1], *({"name": n, "type": kind} for n, kind in kinds.items())]}
+    measures = {"price": "price", "fixed": "fixed", "tag": "tags.`p.1`", "half": "price / 2"}
+    settings = make_settings(tmp_path, input={"measures": measures, "event_time": "at.taken"})
+    (settings.input.schemas / "1.avsc").write_text(json.dumps(schema))
+    fields = {"device_id": "a", "price": Decimal("12.50"), "fixed": Decimal("-0.25"), "at": {"taken": BASE_MS}}
+    values = [avro(schema=schema, **fields, tags=tags) for tags in ({"p.1": 7.5, "p": 1.0}, {})]
+    rows = admitted(spark, settings, [Record(value, BASE_MS) for value in values])
+    assert [[row[name] for name in ("event_ms", *measures)] for row in rows] == [
+        [BASE_MS, 12.5, -0.25, 7.5, 6.25],
+        [BASE_MS, 12.5, -0.25, None, 6.25],
+    ]
+    assert [line.status for line in check_input.mapping(settings)] == ["ok"] * 7
 
 
 def test_an_expression_of_an_avro_record_reads_the_fields_that_it_names(spark, tmp_path):
