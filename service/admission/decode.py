@@ -170,6 +170,11 @@ class Decoder:
         # Spark reads "\\ud800" as "?" (4.1.1): two such devices would be one. Few texts have a "?", and only these are searched.
         return is_text & ~F.coalesce(text.contains("?") & self._text_of_json().rlike(_HALF), F.lit(False))
 
+    def has(self, path: str) -> Column:
+        """Whether a decoded record has a value at a mapped path; never null."""
+        texts = {self._settings.device_id, *(column.path for column in self._settings.columns.values())}
+        return (self._text(path) if path in texts else self._field(path)).isNotNull()
+
     def device(self) -> Column:
         """Return the device id as text, null when it is missing or blank."""
         text = self._device_text()

@@ -127,6 +127,20 @@ def _unmet(span: Span) -> float:
     return float(sum(value == 0 for _, value in span.now.rows("quality_expectation_met")))
 
 
+def _absent(span: Span) -> float:
+    """The number of measures that none of the readings had, where their input was read."""
+    if span.before is None:
+        return math.nan
+    pairs = [labels for labels, _ in span.now.rows("measure_missing_readings_total")]
+    return float(
+        sum(
+            span.increase("measure_missing_readings_total", **labels) > 0
+            and not span.increase("measure_readings_total", **labels)
+            for labels in pairs
+        )
+    )
+
+
 def _stands(span: Span) -> float:
     """1 where readings were admitted and event time has not moved."""
     if span.before is None or not span.increase("readings_admitted_total"):
@@ -195,6 +209,7 @@ _ALERTS = (
         _fixed(0),
     ),
     _Alert("TidemarkTooManyValues", "readings counted as (other)", _grown("readings_other_value_total"), _fixed(0)),
+    _Alert("TidemarkMeasureAbsent", "measures that no reading has", _absent, _fixed(0)),
     _Alert("TidemarkSkewedDevices", "devices whose clocks are ahead", _now("skewed_devices"), _fixed(0)),
     _Alert("TidemarkSchemas", "schema ids not found", _schemas, _fixed(0)),
     _Alert("TidemarkWatermarkStands", "readings come, event time stands", _stands, _fixed(0)),

@@ -144,6 +144,11 @@ class Input(Section):
         """The section, for messages: `input`, or `inputs.<name>` for one of several."""
         return "input"
 
+    @property
+    def label(self) -> str:
+        """The name in metrics: `input`, or that of one of several."""
+        return self.place.rpartition(".")[2]
+
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:

@@ -73,6 +73,7 @@ class Input(Scene):
                     "four records in ten are of unknown devices, and a view groups by a field with their ids",
                     self.invented,
                 ),
+                Cause(("TidemarkMeasureAbsent",), "no reading has a temperature", self.unmeasured),
                 Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
@@ -104,6 +105,12 @@ class Input(Scene):
         self.wrong.invented = 0.4
         yield
         self.wrong.invented = 0.0
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        self.wrong.unmeasured = True
+        yield
+        self.wrong.unmeasured = False
 
     @contextmanager
     def clock_ahead(self) -> Iterator[None]:
