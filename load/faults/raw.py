@@ -24,7 +24,7 @@ Message = Mapping[str, Any]
 """What `Producer.produce` takes, without the topic."""
 
 
-def reading(device: bytes, ms: int, value: float = 20.0) -> bytes:
+def reading(device: bytes, ms: int, value: float | None = 20.0) -> bytes:
     """A temperature by schema 1, framed, whose other measures are null."""
     out = io.BytesIO()
     out.write(b"\0\0\0\0\1")

@@ -53,6 +53,39 @@ MUTATIONS = (
         ("tests/stream/test_filters.py::test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name",),
     ),
     Mutation(
+        "any-text-is-a-path",
+        "a text with an operator is the path of a field that no record has",
+        "all readings are admitted without the measure, and nobody sees it",
+        ("P4",),
+        (
+            Edit(
+                "service/settings/input.py",
+                'value = {"path": value} if field_path.is_plain(value) else {"expression": value}',
+                'value = {"path": f"`{value}`"}',
+            ),
+        ),
+        ("tests/unit/test_settings.py::test_a_text_that_is_neither_a_path_nor_an_expression_is_refused",),
+    ),
+    Mutation(
+        "absent-measures-not-counted",
+        "the fold does not count the readings that have a measure",
+        "a path that no record has looks like one that every record has",
+        ("P4",),
+        (
+            Edit(
+                "service/aggregation/task_counters.py",
+                "counts = [[readings.num_rows - readings[name].null_count] for name in measures]",
+                "counts = [[readings.num_rows] for name in measures]",
+            ),
+            Edit(
+                "service/aggregation/task_counters.py",
+                "np.bincount(inputs[readings[name].is_valid().to_numpy()])",
+                "np.bincount(inputs)",
+            ),
+        ),
+        ("tests/unit/test_partial_aggregation.py::test_readings_are_counted_by_input_and_measure",),
+    ),
+    Mutation(
         "division-by-zero-is-missing",
         "an expression that divides by 0 leaves its measure out",
         "a reading loses a measure and nobody sees it",

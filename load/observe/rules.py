@@ -24,6 +24,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     # Four checks of a sample, each of which starts a process.
     "TidemarkQualityUnchecked": {"1h": "6m"},
     "TidemarkValuesLost": {"1h": "1m"},
+    "TidemarkMeasureAbsent": {"1h": "1m", "15m": "15s"},
     # Some slow batches are within the range.
     "TidemarkSlow": {"5m": "1m", "10m": "30s"},
 }

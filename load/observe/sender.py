@@ -32,6 +32,8 @@ class Wrong:
     """By how much the clock of the first device is ahead."""
     shift: float = 0.0
     """Added to every temperature."""
+    unmeasured: bool = False
+    """Whether no reading has a temperature."""
 
 
 class Sender(Started):
@@ -94,7 +96,7 @@ class Sender(Started):
             return reading(self._invent().encode(), now_ms)
         which = number // PARTITIONS % len(self._devices)
         ahead_ms = wrong.clock_ms if which == 0 else 0
-        value = 20.0 + number % 7 + wrong.shift
+        value = None if wrong.unmeasured else 20.0 + number % 7 + wrong.shift
         return reading(self._devices[which].encode(), now_ms + ahead_ms, value)
 
     def _invent(self) -> str:

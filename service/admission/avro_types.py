@@ -8,6 +8,8 @@ from typing import Any
 
 TIMESTAMPS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
 """Logical types of which Spark makes a timestamp (4.1.1); decode.py reads those without a zone as UTC."""
+NUMBERS = frozenset({"int", "long", "float", "double", "decimal"})
+"""Types that are measures; of a decimal Spark makes a number, where its bytes or fixed have the logical type."""
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _COMPLEX = _NAMED | {"array", "map"}
 

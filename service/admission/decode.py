@@ -17,7 +17,7 @@ from pyspark.sql.avro.functions import from_avro
 from service.admission import avro_types, device_ids, expressions, protobuf
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Measure
+from service.settings import RECORD_KEY, Input, Measure, field_path
 
 _END = "tidemark_end"
 """The end mark: a field at the end of every writer's schema and the reader's; its bytes are added to every record.
@@ -50,16 +50,13 @@ def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
     A type that was defined in another field is defined where it is first used. Raises SchemaError when the schema lacks a field.
     """
     place = settings.place
-    paths = [settings.event_time, *(path for measure in settings.measures.values() for path in measure.paths)]
-    paths += [column.path for column in settings.columns.values()]
-    if settings.device_id != RECORD_KEY:
-        paths.append(settings.device_id)
+    paths = dict.fromkeys(path for _, path in settings.fields)
     present = {field["name"] for field in schema["fields"]}
-    missing = [path for path in paths if path.split(".")[0] not in present]
+    missing = [path for path in paths if field_path.parts(path)[0] not in present]
     if missing:
         msg = f"The reader's schema of {place} has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
         raise SchemaError(msg, remedy=f"Correct {place} or the schema, or set {place}.reader_schema to another schema")
-    heads = {path.split(".")[0] for path in paths}
+    heads = {field_path.parts(path)[0] for path in paths}
     fields = [field for field in schema["fields"] if field["name"] in heads]
     return with_end(avro_types.inline({**schema, "fields": fields}, avro_types.definitions(schema)))
 
@@ -173,6 +170,11 @@ class Decoder:
         # Spark reads "\\ud800" as "?" (4.1.1): two such devices would be one. Few texts have a "?", and only these are searched.
         return is_text & ~F.coalesce(text.contains("?") & self._text_of_json().rlike(_HALF), F.lit(False))
 
+    def has(self, path: str) -> Column:
+        """Whether a decoded record has a value at a mapped path; never null."""
+        texts = {self._settings.device_id, *(column.path for column in self._settings.columns.values())}
+        return (self._text(path) if path in texts else self._field(path)).isNotNull()
+
     def device(self) -> Column:
         """Return the device id as text, null when it is missing or blank."""
         text = self._device_text()
@@ -231,7 +233,7 @@ class Decoder:
         return scaled if measure.offset == 0 else scaled + F.lit(measure.offset)
 
     def _field(self, path: str) -> Column:
-        return F.col(f"{self._name}." + ".".join(f"`{part}`" for part in path.split(".")))
+        return F.col(field_path.sql(path, self._name))
 
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,7 +252,10 @@ def _header(schema_id: int) -> bytes:
 def _type_at(record: t.StructType, settings: Input) -> t.DataType:
     """Return the type of the event time's field."""
     kind: t.DataType = record
-    for part in settings.event_time.split("."):
+    for part in field_path.parts(settings.event_time):
+        if isinstance(kind, t.MapType):
+            kind = kind.valueType
+            continue
         if not isinstance(kind, t.StructType) or part not in kind.fieldNames():
             msg = f"{settings.place}: the record has no field {settings.event_time!r}"
             raise SchemaError(msg, remedy=f"Correct {settings.place} or the schema")
@@ -264,7 +269,7 @@ def _json_type(settings: Input) -> t.StructType:
 
     def put(path: str, kind: t.DataType) -> None:
         node = tree
-        *parents, leaf = path.split(".")
+        *parents, leaf = field_path.parts(path)
         for parent in parents:
             node = node.setdefault(parent, {})
         node[leaf] = kind

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from service.errors import SettingsError
-from service.settings import Measure, Settings
+from service.settings import Measure, Settings, field_path
 
 FUNCTIONS = frozenset(
     {
@@ -44,7 +44,7 @@ def value(measure: Measure, record: str) -> Column:
     parsed = measure.parsed
 
     def double(path: str) -> str:
-        return f"CAST({record}." + ".".join(f"`{part}`" for part in path.split(".")) + " AS DOUBLE)"
+        return f"CAST({field_path.sql(path, record)} AS DOUBLE)"
 
     computed = F.expr(parsed.sql(double))
     if parsed.may_leave_out:

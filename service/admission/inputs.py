@@ -5,7 +5,9 @@ decoder alone.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
@@ -26,6 +28,63 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
 
     Each measure is in a column MEASURE + name, and each of the record's `columns` in a column COLUMN + name.
     """
+    decoded, decoders, names = _decoded(records, settings, schemas)
+    types = [decoded.schema[name].dataType for name in names]
+
+    def of_all(part: Callable[[Decoder], dict[str, Column]], wanted: Sequence[str], prefix: str) -> list[Column]:
+        parts = [part(each) for each in decoders]
+        return [choose([each.get(name) for each in parts]).alias(f"{prefix}{name}") for name in wanted]
+
+    return decoded.select(
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "framing",
+        *expansion.columns(settings),
+        *([_INPUT] if len(decoders) > 1 else []),
+        F.unix_millis("timestamp").alias("broker_ms"),
+        choose([each.decoded() for each in decoders]).alias("decoded"),
+        choose([each.device() for each in decoders]).alias("device"),
+        choose([each.event_ms(_struct(kind)) for each, kind in zip(decoders, types, strict=True)]).alias("event_ms"),
+        *of_all(Decoder.measures, settings.measures, MEASURE),
+        *of_all(Decoder.columns, columns, COLUMN),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FieldCount:
+    """How many records of an input have the field that a setting names: of the `decoded` ones among those `sampled`."""
+
+    setting: str
+    path: str
+    records: int
+    decoded: int
+    sampled: int
+
+
+def field_counts(records: DataFrame, settings: Settings, schemas: SchemaSets) -> list[FieldCount]:
+    """Count the records of a sample that have each mapped field, by the decoders of the stream."""
+    frame, decoders, _ = _decoded(expansion.expand(records, settings), settings, schemas)
+    for n, each in enumerate(decoders):
+        is_mine = F.lit(True) if len(decoders) == 1 else F.col(_INPUT) == n
+        frame = frame.select("*", is_mine.alias(f"mine_{n}"), (is_mine & each.decoded()).alias(f"whole_{n}"))
+    fields = [(n, setting, path) for n, form in enumerate(settings.forms) for setting, path in form.fields]
+    has = [(F.col(f"whole_{n}") & decoders[n].has(path)).alias(str(place)) for place, (n, _, path) in enumerate(fields)]
+    rows = frame.select(*(f"{of}_{n}" for n in range(len(decoders)) for of in ("mine", "whole")), *has).toArrow()
+
+    def count(name: str) -> int:
+        return int(pc.sum(rows[name]).as_py() or 0)
+
+    return [
+        FieldCount(setting, path, count(str(place)), count(f"whole_{n}"), count(f"mine_{n}"))
+        for place, (n, setting, path) in enumerate(fields)
+    ]
+
+
+def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tuple[DataFrame, list[Decoder], list[str]]:
+    """Return Kafka records with `framing` and the decoded record of each input, the decoders, and the records' columns."""
     forms, max_bytes = settings.forms, settings.admission.max_bytes
     names = ["record"] if len(forms) == 1 else [f"record_{n}" for n in range(len(forms))]
     decoders = [Decoder(form, max_bytes, schemas[form.place], name) for form, name in zip(forms, names, strict=True)]
@@ -42,28 +101,7 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
             for n, (each, name) in enumerate(zip(decoders, names, strict=True))
         ],
     )
-    types = [decoded.schema[name].dataType for name in names]
-
-    def of_all(part: Callable[[Decoder], dict[str, Column]], wanted: Sequence[str], prefix: str) -> list[Column]:
-        parts = [part(each) for each in decoders]
-        return [choose([each.get(name) for each in parts]).alias(f"{prefix}{name}") for name in wanted]
-
-    return decoded.select(
-        "key",
-        "value",
-        "topic",
-        "partition",
-        "offset",
-        "framing",
-        *expansion.columns(settings),
-        *([_INPUT] if len(forms) > 1 else []),
-        F.unix_millis("timestamp").alias("broker_ms"),
-        choose([each.decoded() for each in decoders]).alias("decoded"),
-        choose([each.device() for each in decoders]).alias("device"),
-        choose([each.event_ms(_struct(kind)) for each, kind in zip(decoders, types, strict=True)]).alias("event_ms"),
-        *of_all(Decoder.measures, settings.measures, MEASURE),
-        *of_all(Decoder.columns, columns, COLUMN),
-    )
+    return decoded, decoders, names
 
 
 def choose(choices: Sequence[Column | None]) -> Column:

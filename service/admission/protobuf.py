@@ -26,7 +26,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input
+from service.settings import Input, field_path
 
 HEADER_BYTES = 5
 _DEEPEST = 16
@@ -57,12 +57,9 @@ class Unpacker:
 
     @classmethod
     def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
-        paths = [form.event_time, *(path for measure in form.measures.values() for path in measure.paths)]
-        paths += [column.path for column in form.columns.values()]
-        if form.device_id != RECORD_KEY:
-            paths.append(form.device_id)
+        paths = dict.fromkeys(path for _, path in form.fields)
         files = {number: files_of(schema) for number, schema in schemas.items()}
-        return cls(files, tuple(tuple(path.split(".")) for path in dict.fromkeys(paths)), form.event_time_unit)
+        return cls(files, tuple(map(field_path.parts, paths)), form.event_time_unit)
 
     def column(self, value: Column) -> Column:
         """Return the JSON text of a value."""

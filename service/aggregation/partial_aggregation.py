@@ -84,6 +84,7 @@ class Fold:
     `batch_state` returns the state of a batch in a task of a stream. Then readings below the watermark are rejected as late,
     those whose broker's time is after `latest_ms` as ahead, and every bucket gets a report of what was read.
     With `has_filter` rows without device and reject are counted as filtered.
+    `inputs` is the number of the input of each of the `topics`; it may be empty with one input.
     `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
     A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
     `readings.admit` that come with a device.
@@ -114,6 +115,7 @@ class Fold:
     seen_keys: Callable[[int], SeenKeys | None] | None = None
     delay_ms: int = 0
     distinct_for_ms: int = 0
+    inputs: Sequence[int] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
@@ -336,8 +338,16 @@ class Fold:
         yield from self._values(of, self.views, tallies)
         yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
+        tallies.append(task_counters.of_measures(readings, self.rules.measures, self._inputs(readings)))
         tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(of.codes, of.attributes)}))
         yield _counts(tallies)
+
+    def _inputs(self, readings: pa.Table) -> Ints | None:
+        """Return the number of the input of each reading, None with one input."""
+        if not any(self.inputs):
+            return None
+        numbers: Ints = np.array(self.inputs)[readings["from_partition"].to_numpy() >> PARTITION_BITS]
+        return numbers
 
     def _values(
         self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally]

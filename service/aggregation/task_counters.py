@@ -13,6 +13,7 @@ One long table of integers (`what`, `of`, `at`, `count`):
     OTHER      of a column     at = 0                                   count = readings with `(other)`, by the column's position
     BYTES      of 0            at = 0                                   count = bytes of the records' keys and values
     FURTHER    of 0            at = 0                                   count = readings of arrays but the first of each record
+    MEASURED   of a measure    at = number of the input                 count = readings that have the measure, by its position
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES, FURTHER = range(11)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES, FURTHER, MEASURED = range(12)
 _STRETCHES = 1_000
 """Stretches of one partition from which rows are sorted."""
 LATENCY_STEP_MS = 10
@@ -96,6 +97,17 @@ def of_counts(what: int, counts: Mapping[int, int]) -> Tally:
     """Return counts of a kind; the keys are the column `of`."""
     of = np.array(list(counts), np.int64)
     return _rows(what, of, np.zeros(len(of), np.int64), np.array(list(counts.values()), np.int64))
+
+
+def of_measures(readings: pa.Table, measures: Sequence[str], inputs: NDArray[np.int64] | None) -> Tally:
+    """Count the readings that have each measure; `inputs` is the number of each reading's input, None for one input."""
+    if inputs is None:
+        counts = [[readings.num_rows - readings[name].null_count] for name in measures]
+    else:
+        counts = [np.bincount(inputs[readings[name].is_valid().to_numpy()]).tolist() for name in measures]
+    rows = [(of, at, n) for of, of_inputs in enumerate(counts) for at, n in enumerate(of_inputs) if n]
+    of, at, count = np.array(rows, np.int64).reshape(-1, 3).T
+    return _rows(MEASURED, of, at, count)
 
 
 def times(tally: Tally) -> dict[int, tuple[int, int]]:

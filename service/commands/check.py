@@ -91,6 +91,7 @@ def checks(settings: Settings) -> list[Line]:
         if settings.outlets:
             attempt("outlets", OutletError, check_spark.outlets)
         if decodes and attempt("plan", SchemaError, check_spark.plan) and answers:
+            attempt("fields", SourceError, check_spark.sample_of_fields)
             attempt("filters", SourceError, check_spark.sample_of_filters)
     else:
         lines.append(Line("reference", "warn", "not tried: it needs Java and the jars"))

@@ -10,13 +10,13 @@ from service.admission import avro_types, decode, protobuf
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Settings
+from service.settings import RECORD_KEY, Input, Settings, field_path
 from service.spark import session
 
-_NUMBERS = frozenset({"int", "long", "float", "double"})
-_TEXTS = frozenset({"string", "enum", "int", "long", "boolean"})
+_TIMES = frozenset({"int", "long", "float", "double"})
+_TEXTS = frozenset({"string", "enum", "int", "long", "boolean", "decimal"})
 _LOGICAL = re.compile(r"decimal|date|time-\w+|(local-)?timestamp-\w+")
-"""Logical types of times and decimals, which are no measures and no texts. Spark ignores others, such as uuid (4.1.1)."""
+"""Logical types of times, which are no measures and no texts, and decimals. Spark ignores others, such as uuid (4.1.1)."""
 _MERGED = ({"int", "long"}, {"float", "double"})
 """The unions of which Spark makes one number; of another one of several types it makes a struct (4.1.1, SchemaConverters)."""
 
@@ -65,13 +65,8 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
         return
     newest = max(schemas)
     yield ok(name, f"{place} has the ids {', '.join(map(str, sorted(schemas)))}")
-    paths = {f"{form.place}.event_time": form.event_time}
-    if form.device_id != RECORD_KEY:
-        paths[f"{form.place}.device_id"] = form.device_id
-    paths |= {f"{form.place}.measures.{each}: {path}": path for each, m in form.measures.items() for path in m.paths}
-    paths |= {f"{form.place}.columns.{each}": column.path for each, column in form.columns.items()}
-    for key, path in paths.items():
-        parts, schema = path.split("."), schemas[newest]
+    for key, path in form.fields:
+        parts, schema = field_path.parts(path), schemas[newest]
         has = (
             protobuf.has_path(protobuf.files_of(schema), parts)
             if form.format == "protobuf"
@@ -98,17 +93,17 @@ def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
     place = form.place
     if form.device_id != RECORD_KEY:
         yield _fits(f"{place}.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
-    others = {"logical": set(), "iso": {"string"}}.get(form.event_time_unit, _NUMBERS)
+    others = {"logical": set(), "iso": {"string"}}.get(form.event_time_unit, _TIMES)
     yield _fits(f"{place}.event_time", form.event_time, reader, avro_types.TIMESTAMPS | others)
     for name, measure in form.measures.items():
         for path in measure.paths:
-            yield _fits(f"{place}.measures.{name}", path, reader, set(_NUMBERS))
+            yield _fits(f"{place}.measures.{name}", path, reader, avro_types.NUMBERS)
     for name, column in form.columns.items():
         yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Line:
-    found = kinds(reader, path.split("."))
+    found = kinds(reader, field_path.parts(path))
     if not found:
         return failed(
             key, SchemaError(f"the reader's schema has no field {path!r}", remedy="Mend [input] or the schema")
@@ -122,7 +117,7 @@ def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Li
 def kinds(schema: Any, path: Sequence[str]) -> set[str]:
     """Return the types at a path, without null; a logical type of a time or a decimal by its name. Empty without such a field.
 
-    A union of several types is {"union"}, unless Spark makes one number of it.
+    A name within a map is one of its keys. A union of several types is {"union"}, unless Spark makes one number of it.
     """
     types = avro_types.definitions(schema)
 
@@ -138,8 +133,11 @@ def kinds(schema: Any, path: Sequence[str]) -> set[str]:
             namespace = avro_types.namespace_of(avro_types.full_name(node, namespace))
             fields = (each["type"] for each in node.get("fields", ()) if each["name"] == path[0])
             return set().union(*(at(field, path[1:], namespace) for field in fields))
-        logical = str(node.get("logicalType", ""))
-        if not path and isinstance(node["type"], str) and _LOGICAL.fullmatch(logical):
+        if path and node["type"] == "map":
+            return at(node["values"], path[1:], namespace)
+        logical, kind = str(node.get("logicalType", "")), node["type"]
+        is_logical = _LOGICAL.fullmatch(logical) and (logical != "decimal" or kind in ("bytes", "fixed"))
+        if not path and isinstance(kind, str) and is_logical:
             return {logical}
         return at(node["type"], path, namespace)
 

@@ -1,12 +1,13 @@
 """`tidemark check`: Kafka, the reference and the query's plan, as Spark sees them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service.admission import filters, readings
+from service.admission import filters, inputs, readings
+from service.admission.inputs import FieldCount
 from service.admission.schema_sources import load_schemas
 from service.commands import compatibility
 from service.commands.finding import Line, failed, ok
@@ -65,6 +66,31 @@ def reference(settings: Settings) -> Iterator[Line]:
             yield failed(f"view {view.name}", error)
         else:
             yield ok(f"view {view.name}", f"by {', '.join(view.by) or 'nothing'}, {view.length}")
+
+
+def sample_of_fields(settings: Settings) -> Iterator[Line]:
+    """Count the newest records of the topics that have each mapped field."""
+    spark = session.build(settings, master="local[1]")
+    records = rebuild.records(spark, settings, sample.newest(settings.kafka, _SAMPLE), sample.READ).coalesce(1)
+    counts = inputs.field_counts(records, settings, load_schemas(settings))
+    for form in settings.forms:
+        yield from _of_fields(form.place, [each for each in counts if each.setting.startswith(f"{form.place}.")])
+
+
+def _of_fields(place: str, counts: Sequence[FieldCount]) -> Iterator[Line]:
+    """Return the lines about the fields of an input."""
+    if not counts[0].sampled:
+        yield ok(f"{place}: fields", "the topics have no record in which to look for the fields")
+    elif not counts[0].decoded:
+        text = f"none of the newest {counts[0].sampled} records can be decoded, to look for the fields"
+        yield Line(f"{place}: fields", "warn", text, "`tidemark try` says why")
+    else:
+        for each in counts:
+            if each.records:
+                yield ok(each.setting, f"{each.records} of the newest {each.decoded} decoded records have {each.path}")
+            else:
+                text = f"none of the newest {each.decoded} decoded records has {each.path}"
+                yield Line(each.setting, "warn", text, "Correct the path, if records should have this field")
 
 
 def sample_of_filters(settings: Settings) -> Iterator[Line]:

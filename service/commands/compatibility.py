@@ -20,7 +20,7 @@ from service.commands.explain import TIME_FORMS, quoted, wrong_types
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
-from service.settings import RECORD_KEY, Input, Settings
+from service.settings import RECORD_KEY, Input, Settings, field_path
 from service.spark import session
 
 _SHOWN = 10
@@ -175,15 +175,15 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
     if form.device_id != RECORD_KEY:
         needed[f"{form.place}.device_id"] = form.device_id
     for key, path in needed.items():
-        if path.split(".")[0] not in there:
+        if field_path.parts(path)[0] not in there:
             what = f"it lacks {path}: none of its records can be admitted"
             yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
     for name, measure in form.measures.items():
-        if absent := [path for path in measure.paths if path.split(".")[0] not in there]:
+        if absent := [path for path in measure.paths if field_path.parts(path)[0] not in there]:
             what = f"it lacks {' and '.join(absent)}: its readings do not have this measure"
             yield Line(f"{file}: {form.place}.measures.{name}", "warn", what, "So it must be, or keep the field")
     for name, column in form.columns.items():
-        if column.path.split(".")[0] not in there:
+        if field_path.parts(column.path)[0] not in there:
             what = f"it lacks {column.path}: the column is (none) in its readings"
             yield Line(f"{file}: {form.place}.columns.{name}", "warn", what, "So it must be, or keep the field")
 

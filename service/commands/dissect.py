@@ -19,7 +19,7 @@ from google.protobuf import json_format
 from service.admission import arrays, protobuf
 from service.admission.schema_sources import load_set
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Settings
+from service.settings import RECORD_KEY, Input, Settings, field_path
 
 HEADER_BYTES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,9 +51,9 @@ class Dissected:
         return self.stop is None
 
     def at(self, path: str) -> Any:
-        """The value at a path with dots, None without it."""
+        """The value at a path, None without it."""
         value: Any = self.fields
-        for part in path.split("."):
+        for part in field_path.parts(path):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
@@ -131,7 +131,7 @@ def offending(
     if reason in {"not_finite", "out_of_range"}:
         measure = settings.measures.get(detail.partition(" = ")[0])
         path = measure.paths[0] if measure else None
-    span = dissected.spans.get(path.partition(".")[0]) if path else None
+    span = dissected.spans.get(field_path.parts(path)[0]) if path else None
     if span is None and dissected.stop is not None:
         return dissected.stop, max(size, dissected.stop + 1)
     return span

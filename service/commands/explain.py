@@ -13,7 +13,7 @@ from typing import Any
 from service.admission import device_ids
 from service.commands.dissect import Dissected
 from service.rejects.reject_log import Reject
-from service.settings import RECORD_KEY, Measure, Settings
+from service.settings import RECORD_KEY, Measure, Settings, field_path
 from service.units import format_duration, format_time, rough_duration
 
 SHOWN = 80
@@ -154,12 +154,12 @@ def _is_device(value: Any) -> bool:
 def _at(record: Mapping[str, Any], path: str) -> tuple[str, Any]:
     """Return the path's value; or the parent that is not an object, and its value."""
     value: Any = record
-    parts = path.split(".")
+    parts = field_path.parts(path)
     for depth, part in enumerate(parts):
         if value is None:
             return path, None
         if not isinstance(value, Mapping):
-            return ".".join(parts[:depth]), value
+            return field_path.spelled(parts[:depth]), value
         value = value.get(part)
     return path, value
 
@@ -167,7 +167,7 @@ def _at(record: Mapping[str, Any], path: str) -> tuple[str, Any]:
 def _missing(dissected: Dissected, path: str) -> str:
     """Return `is missing`, `is null` or `= <value>`."""
     node: Any = dissected.fields
-    for part in path.split("."):
+    for part in field_path.parts(path):
         if not isinstance(node, Mapping) or part not in node:
             return "is missing"
         node = node[part]

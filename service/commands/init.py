@@ -39,6 +39,7 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
         raise _undecodable(kafka, decoded)
     reference = places.reference(request)
     made = proposal.propose(decoded.sample, reference, form.types if form.is_avro else None)
+    made.doubts |= form.doubts
     if reference is not None and made.reference_key is not None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
     console = tables.console()

@@ -1,7 +1,7 @@
 """Read what the command line of `tidemark init` names: the newest records, the writers' schemas, the reference."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
+from service.admission import avro_types
 from service.admission.registry import KINDS, Client
 from service.admission.schema_sources import Schemas, schema_source
 from service.commands import check_input, records
@@ -75,6 +76,8 @@ class Form:
     schemas: Schemas | None = None
     reader: int = 0
     registry: Mapping[str, Any] = field(default_factory=dict)
+    doubts: Mapping[str, str] = field(default_factory=dict)
+    """By setting, as those of a Proposal."""
 
     @property
     def is_avro(self) -> bool:
@@ -117,8 +120,11 @@ def form(messages: Sequence[Message], request: Request) -> Form:
     settings = request.draft()
     if settings.registry is None:
         schemas = schema_source(settings).all()
-        folder = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
-        chosen = Form(folder, schemas, max(schemas))
+        folder: dict[str, Any] = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
+        reader, doubts = _reader(ids, schemas, schemas)
+        if reader != max(schemas):
+            folder["reader_schema"] = reader
+        chosen = Form(folder, schemas, reader, doubts=doubts)
     else:
         chosen = _registered(settings, request, ids)
     if chosen.schemas is not None and not ids.keys() & chosen.schemas.keys():
@@ -145,10 +151,34 @@ def _registered(settings: Settings, request: Request, ids: Counter[int]) -> Form
         schemas = schema_source(request.draft(kind, subjects=subjects)).all()
         if not schemas:
             client.schema(ids.most_common(1)[0][0])  # raises: it is of another kind
-    reader = max(ids.keys() & schemas.keys(), default=0)
-    form = {"reader_schema": reader} if kind == "avro" else {"format": kind}
     registry = {**request.registry, **({"subjects": subjects} if subjects else {})}
-    return Form(form, schemas, reader, registry)
+    if kind != "avro":
+        return Form({"format": kind}, schemas, 0, registry)
+    reader, doubts = _reader(ids, schemas, ids.keys() & schemas.keys())
+    return Form({"reader_schema": reader}, schemas, reader, registry, doubts)
+
+
+def _reader(ids: Counter[int], schemas: Schemas, choice: Collection[int]) -> tuple[int, Mapping[str, str]]:
+    """Return the highest id of `choice` whose schema is of the type that most records have, and the doubt if there are others."""
+    types, numbers = Counter[str](), dict[str, list[int]]()
+    for number in sorted(schemas):
+        name = avro_types.full_name(schemas[number], "") if "name" in schemas[number] else ""
+        types[name] += ids[number]
+        numbers.setdefault(name, []).append(number)
+    first = types.most_common(1)[0][0] if types.total() else next(iter(types))
+    reader = max((number for number in numbers[first] if number in choice), default=max(schemas, default=0))
+    found = [(name, count) for name, count in types.most_common() if count]
+    if len(found) < 2:
+        return reader, {}
+    listed = ", ".join(
+        f"{name} ({count} records, id {', '.join(str(each) for each in numbers[name] if ids[each])})"
+        for name, count in found
+    )
+    why = (
+        f"the records are of several types: {listed}. All are read as {first}: those of another type lack what only they have, "
+        "or are undecodable. A schema of your own with the fields of all types may be the reader's"
+    )
+    return reader, {"input.reader_schema": why}
 
 
 def reference(request: Request) -> Table | None:

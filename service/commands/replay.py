@@ -38,7 +38,7 @@ from service.rejects import marks, reject_log
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import ORIGIN, Coordinates, Reject
-from service.settings import Kafka, Settings
+from service.settings import Kafka, Settings, field_path
 
 AT_ONCE = 500
 _BYTES_AT_ONCE = 16 << 20
@@ -172,7 +172,7 @@ def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
     changed = dict(record)
     for path, value in values.items():
         node = changed
-        *parents, leaf = path.split(".")
+        *parents, leaf = field_path.parts(path)
         for parent in parents:
             inner = node.get(parent)
             if not isinstance(inner, Mapping):

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from service.admission import expansion, readings
+from service.admission import expansion, inputs, readings
 from service.admission.arrays import NO_INDEX
+from service.admission.inputs import FieldCount
 from service.admission.schema_sources import load_schemas
 from service.aggregation import sessions
 from service.commands import dissect, tables
@@ -72,6 +73,7 @@ class Trial:
     windows: Sequence[Value]
     sessions: Sequence[Value]
     watermark_ms: int
+    fields: Sequence[FieldCount] = ()
 
     @property
     def filtered(self) -> int:
@@ -92,6 +94,10 @@ class Trial:
             "filtered": self.filtered,
             "devices": self.devices,
             "watermark": self.watermark_ms,
+            "fields": [
+                {"setting": each.setting, "path": each.path, "records": each.records, "decoded": each.decoded}
+                for each in self.fields
+            ],
             "rejects": rejects,
             "windows": [{"key": each.key, "final": each.is_final, **each.fields} for each in self.windows],
             "sessions": [{"key": each.key, **each.fields} for each in self.sessions],
@@ -109,13 +115,15 @@ def trial(settings: Settings, count: int) -> Trial:
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
             attributes = _attributes(spark, settings, Path(folder))
-            records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": "10"}).coalesce(1)
-            decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=load_schemas(settings))
+            records = rebuild.records(spark, settings, source, sample.READ).coalesce(1)
+            schemas = load_schemas(settings)
+            decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=schemas)
             kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]
             kept += [expansion.INDEX] if settings.has_arrays else []
             names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
             table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
-            return of(table, settings, attributes)  # attributes are read from the folder on use
+            fields = inputs.field_counts(records, settings, schemas)
+            return of(table, settings, attributes, fields)  # attributes are read from the folder on use
     except TidemarkError:
         raise
     except Exception as error:  # Spark's and py4j's get a name
@@ -124,8 +132,8 @@ def trial(settings: Settings, count: int) -> Trial:
         spark.stop()
 
 
-def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Trial:
-    """Return what rows of `readings.admit` make, with the Kafka columns of rejected rows kept."""
+def of(table: pa.Table, settings: Settings, attributes: Attributes | None, fields: Sequence[FieldCount] = ()) -> Trial:
+    """Return what rows of `readings.admit` make, with the Kafka columns of rejected rows kept; `fields` are the rows' fields."""
     # A row without a device and without a reject is a record that the filter of its input leaves out.
     admitted = table.filter(pc.is_valid(table["device"]))
     newest_ms = pc.max(admitted["event_ms"]).as_py() or 0
@@ -139,6 +147,7 @@ def of(table: pa.Table, settings: Settings, attributes: Attributes | None) -> Tr
         _windows(changes.windows, settings, watermark_ms),
         _sessions(changes.sessions, settings),
         watermark_ms,
+        fields,
     )
 
 
@@ -150,6 +159,8 @@ def show(settings: Settings, tried: Trial) -> None:
     filters = [f"{form.place}.where" for form in settings.forms if form.where is not None]
     if tried.filtered:
         tables.line(to, f"{tried.filtered} do not meet {' or '.join(filters)}")
+    if tried.fields:
+        _show_fields(to, tried)
     if tried.rejects:
         _show_rejects(to, tried)
     if tried.windows:
@@ -241,6 +252,14 @@ def _show_rejects(to: "Console", tried: Trial) -> None:
             first = (reason, count) if number == 0 else ("", "")
             rows.append((*first, each.place, detail))
     tables.table(to, f"{len(tried.rejects)} rejects", ("reason", "records", "such as", "why"), rows)
+
+
+def _show_fields(to: "Console", tried: Trial) -> None:
+    rows = [(each.setting, each.path, f"{each.records} of {each.decoded}") for each in tried.fields]
+    tables.table(to, "fields", ("setting", "field", "decoded records that have it"), rows)
+    for each in tried.fields:
+        if not each.records and each.decoded:
+            tables.line(to, f"{each.setting}: no record has {each.path}", "yellow")
 
 
 def _show_windows(to: "Console", settings: Settings, tried: Trial) -> None:

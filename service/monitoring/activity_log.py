@@ -23,6 +23,8 @@ EVERY_S = 60.0
 """The time between two lines with sums."""
 QUIET_S = 3600.0
 """Rejects of a reason begin again, and are logged again, after so long without one."""
+ABSENT_AFTER = 100
+"""Admitted readings of an input after which a measure that none of them has is logged."""
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +36,9 @@ class ActivityLog:
         self._lock = threading.Lock()
         self._starts = 0
         self._has_batch = False
+        self._lacking: Counter[tuple[int, int]] = Counter()
+        """Admitted readings without a measure, by the numbers of input and measure, until one has it or a line names it."""
+        self._measured: set[tuple[int, int]] = set()
         self._rejected_s: dict[str, float] = {}
         """When a record was last rejected, by reason."""
         self._lag: int | None = None
@@ -96,6 +101,7 @@ class ActivityLog:
             self._rejects.update(rejected)
             self._latency = [a + b for a, b in zip(self._latency, report.outcome.latency, strict=True)]
             self._watermark_ms = micro_batch.watermark_ms
+            absent = self._absent(report)
             begun = [reason for reason in rejected if now_s - self._rejected_s.get(reason, -QUIET_S) >= QUIET_S]
             self._rejected_s.update(dict.fromkeys(rejected, now_s))
         fields = {"batch": micro_batch.batch, "epoch": micro_batch.epoch}
@@ -114,6 +120,8 @@ class ActivityLog:
                 sum(report.phases.values()),
                 extra={"fields": {**fields, "rows": micro_batch.rows}},
             )
+        for (number, measure), readings in absent.items():
+            self._warn_of_absent(number, measure, readings)
         for reason in begun:
             _log.warning(
                 "Rejects begin: %d of %d records of batch %d are rejected as %s. To see why, run "
@@ -125,6 +133,34 @@ class ActivityLog:
                 reason,
                 extra={"fields": {**fields, "reason": reason, "rejects": rejected[reason]}},
             )
+
+    def _absent(self, report: "BatchReport") -> dict[tuple[int, int], int]:
+        """Return the measures that none of the first readings has, once each, with the number of readings."""
+        found = {}
+        for number, measure, has, lacks in report.outcome.measured:
+            key = number, measure
+            if key in self._measured:
+                continue
+            self._lacking[key] += lacks
+            if not has and self._lacking[key] < ABSENT_AFTER:
+                continue
+            self._measured.add(key)
+            if not has:
+                found[key] = self._lacking[key]
+        return found
+
+    def _warn_of_absent(self, number: int, measure: int, readings: int) -> None:
+        form, name = self._settings.forms[number], self._settings.measures[measure]
+        paths = " and ".join(form.measures[name].paths)
+        _log.warning(
+            "None of the first %d admitted readings has %s: %s.measures.%s has no value. Correct the path, or the producers. "
+            "To see which fields the records have, run `tidemark try --config FILE`",
+            readings,
+            paths,
+            form.place,
+            name,
+            extra={"fields": {"measure": name, "paths": paths, "readings": readings}},
+        )
 
     def lags(self, lags: Offsets) -> None:
         """Set the lag of each partition, in records."""

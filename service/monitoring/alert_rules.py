@@ -219,6 +219,22 @@ RULES: tuple[Rule, ...] = (
         anchor="tidemarktoomanyvalues",
     ),
     Rule(
+        "TidemarkMeasureAbsent",
+        "increase(tidemark_measure_readings_total[1h]) == 0 and increase(tidemark_measure_missing_readings_total[1h]) > 0",
+        "None of {{ $labels.input }}'s readings has the measure {{ $labels.measure }}: its views have no value",
+        "warn",
+        for_="15m",
+        anchor="tidemarkmeasureabsent",
+    ),
+    Rule(
+        "TidemarkLimitNear",
+        "100 * tidemark_limit_used_ratio > 70",
+        "{{ $value | humanize }} % of the limit of {{ $labels.limit }} is used: at 90 % of files or threads the service ends",
+        "warn",
+        for_="5m",
+        anchor="tidemarklimitnear",
+    ),
+    Rule(
         "TidemarkSkewedDevices",
         "tidemark_skewed_devices > 0",
         "{{ $value }} devices have clocks that are ahead; their readings are rejected",

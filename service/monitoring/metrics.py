@@ -114,6 +114,8 @@ class Metrics(TermMetrics):
         self._reference = ""
         self._topics: Sequence[str] = ()
         self._columns: Sequence[str] = ()
+        self._inputs: Sequence[str] = ()
+        self._measures: Sequence[str] = ()
 
         series = Series(self.registry)
         counter, gauge = series.counter, series.gauge
@@ -132,6 +134,12 @@ class Metrics(TermMetrics):
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
         self.column_values = gauge("column_values", "Values of a column of the record that are keys of views", "column")
         self.column_limit = gauge("column_max_values", "input.columns: max_values of the column", "column")
+        self.measured = counter("measure_readings", "Admitted readings that have the measure", "input measure")
+        self.unmeasured = counter(
+            "measure_missing_readings",
+            "Admitted readings of an input that maps the measure, without it",
+            "input measure",
+        )
         self.others = counter("readings_other_value", "Readings that views count under (other) in a column", "column")
         self.devices = counter(
             "devices_new", "Devices that Redis has for the first time, or again after they were gone"
@@ -256,6 +264,12 @@ class Metrics(TermMetrics):
         self._topics = settings.kafka.topics
         for topic in self._topics:
             self.topic_rejects.labels(topic)
+        self._measures = settings.measures
+        self._inputs = [form.label for form in settings.forms]
+        for form in settings.forms:
+            for measure in form.measures:
+                self.measured.labels(form.label, measure)
+                self.unmeasured.labels(form.label, measure)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
 
@@ -325,6 +339,10 @@ class Metrics(TermMetrics):
             self.topic_rejects.labels(self._topics[topic]).inc(records)
         for name, values in report.column_values.items():
             self.column_values.labels(name).set(values)
+        for each, measure, has, lacks in outcome.measured:
+            labels = self._inputs[each], self._measures[measure]
+            self.measured.labels(*labels).inc(has)
+            self.unmeasured.labels(*labels).inc(lacks)
         for number, records in outcome.others:
             self.others.labels(self._columns[number]).inc(records)
         self.devices.inc(outcome.new_devices)

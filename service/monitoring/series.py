@@ -12,9 +12,12 @@ class Series:
         self._registry = registry
 
     def counter(self, name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
-        """Make a counter with at most one label. The series of the label's known `values` exist from the start:
-        Prometheus sees no increase in a series that begins with its first increment."""
-        counter = Counter(f"tidemark_{name}", text, [label] if label else [], registry=self._registry)
+        """Make a counter with at most one label, or with several that have blanks between them.
+
+        The series of the label's known `values` exist from the start: Prometheus sees no increase in a series that begins with
+        its first increment.
+        """
+        counter = Counter(f"tidemark_{name}", text, label.split(), registry=self._registry)
         for value in values:
             counter.labels(value)
         return counter

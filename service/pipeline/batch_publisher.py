@@ -39,7 +39,7 @@ from service.admission.readings import REASONS
 from service.aggregation import task_counters
 from service.errors import FencedError
 from service.micro_batch import MicroBatch
-from service.pipeline.outcome import Outcome, latency_counts
+from service.pipeline.outcome import Outcome, latency_counts, measured
 from service.publication.covered import Covered
 from service.publication.early import Early
 from service.publication.meta import meta
@@ -262,6 +262,7 @@ class Sink:
                 for number in range(len(self.settings.grouped_columns))
                 if (n := tally.sum(task_counters.OTHER, number))
             ),
+            measured=measured(tally, self.settings),
             topics=tuple((self.settings.kafka.topics.index(topic), n) for topic, n in sorted(output.topics.items())),
             finals=tuple(output.finals),
         )

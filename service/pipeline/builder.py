@@ -149,6 +149,7 @@ def folding(
         gap=gap,
         interval=interval,
         has_filter=settings.has_filter,
+        inputs=settings.topic_inputs,
         columns=settings.grouped_columns,
         known_values=partial(_same, values or Known()),
     )

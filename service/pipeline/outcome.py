@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import pyarrow as pa
 
-from service.admission.readings import REASONS
+from service.admission.readings import PARTITION_BITS, REASONS
 from service.aggregation import task_counters
 from service.aggregation.task_counters import Ints, Tally
+from service.settings import Settings
 
 _DECADE = (50, 60, 70, 80, 95, 110, 130, 150, 180, 210, 250, 300, 350, 420)
 LATENCY_BOUNDS_MS = (10, 25, *(bound * 10**power for power in range(3) for bound in _DECADE), 50_000, 60_000)
@@ -36,6 +37,7 @@ class Outcome:
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
     buckets, `topics` has (number of the topic, rejects copied), `others` (number of the grouped column, readings with `(other)`).
+    `measured` has (number of the input, of the measure, readings with it, readings without it) of what each input maps.
     Numbers are the positions in the settings. `finals` are the payloads of the rows of FINALS, for the outlets.
     """
 
@@ -67,6 +69,7 @@ class Outcome:
     windows_open: tuple[tuple[int, int, int], ...] = ()
     topics: tuple[tuple[int, int], ...] = ()
     others: tuple[tuple[int, int], ...] = ()
+    measured: tuple[tuple[int, int, int, int], ...] = ()
     finals: tuple["Payload", ...] = ()
 
     @property
@@ -89,6 +92,7 @@ class Outcome:
             windows_open=self.windows_open + other.windows_open,
             topics=self.topics + other.topics,
             others=self.others + other.others,
+            measured=self.measured + other.measured,
             finals=self.finals + other.finals,
             **counts,
         )
@@ -109,7 +113,10 @@ class Outcome:
         return outcome
 
 
-_LISTS, _TABLES = ("rejected", "latency"), ("event_times", "times", "sizes", "windows_open", "topics", "others")
+_LISTS, _TABLES = (
+    ("rejected", "latency"),
+    ("event_times", "times", "sizes", "windows_open", "topics", "others", "measured"),
+)
 _COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES, "finals"})
 _ARROW = pa.schema(
     [
@@ -140,3 +147,17 @@ def latency_counts(tally: Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:
     latencies_ms: Ints = np.maximum(now_ms - rows.at - task_counters.LATENCY_STEP_MS // 2, 0)
     np.add.at(counts, np.searchsorted(LATENCY_BOUNDS_MS, latencies_ms), rows.count)
     return int((latencies_ms * rows.count).sum()), tuple(counts.tolist())
+
+
+def measured(tally: Tally, settings: Settings) -> tuple[tuple[int, int, int, int], ...]:
+    """Return how many of the admitted readings of each input have and lack each measure that it maps: Outcome.measured."""
+    read, having = tally.rows(task_counters.OLDEST), tally.rows(task_counters.MEASURED)
+    inputs = np.array(settings.topic_inputs)[read.of >> PARTITION_BITS]
+    found = []
+    for number, form in enumerate(settings.forms):
+        admitted = int(read.count[inputs == number].sum())
+        for measure, name in enumerate(settings.measures):
+            if admitted and name in form.measures:
+                has = int(having.count[(having.of == measure) & (having.at == number)].sum())
+                found.append((number, measure, has, admitted - has))
+    return tuple(found)

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from service.settings import RECORD_KEY
+from service.settings import RECORD_KEY, field_path
 
 MOST_FIELDS = 1_000
 """Fields that are looked at. A record may have as many names as its producer likes; those after these are only counted."""
@@ -38,13 +39,10 @@ class Seen:
 class Column:
     """A field of the records: `values` has an entry for each record, None where it is missing or null."""
 
+    path: str
     parts: tuple[str, ...]
     values: list[Any]
     kinds: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def path(self) -> str:
-        return ".".join(self.parts)
 
     @cached_property
     def present(self) -> list[Any]:
@@ -86,7 +84,7 @@ def kind(value: Any) -> str:
     """Return what people call the type of a decoded value."""
     if isinstance(value, bool):
         return BOOLEAN
-    kinds = (((int, float), NUMBER), ((str, UUID), TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP))
+    kinds = (((int, float), NUMBER), (str, TEXT), (list, ARRAY), (Mapping, OBJECT), (datetime, TIMESTAMP))
     return next((name for types, name in kinds if isinstance(value, types)), OTHER)
 
 
@@ -99,28 +97,27 @@ def columns(sample: Sequence[Seen]) -> Columns:
     found.more = len(more)
     keys = [seen.key or None for seen in sample]
     if all(keys) and sample:
-        found.of[RECORD_KEY] = Column((RECORD_KEY,), keys, Counter({TEXT: len(keys)}))
+        found.of[RECORD_KEY] = Column(RECORD_KEY, (RECORD_KEY,), keys, Counter({TEXT: len(keys)}))
     return found
 
 
 def _add(
     found: Columns, more: set[tuple[str, ...]], node: Mapping[str, Any], above: tuple[str, ...], number: int
 ) -> None:
-    for name, value in node.items():
-        if value is None:
+    for name, given in node.items():
+        if given is None:
             continue
+        value = str(given) if isinstance(given, UUID) else float(given) if isinstance(given, Decimal) else given
         parts = (*above, name)
-        column = found.of.get(".".join(parts))
+        path = field_path.spelled(parts)
+        column = found.of.get(path)
         if column is None:
             if len(found.of) >= MOST_FIELDS:
                 if len(more) < MOST_FIELDS:
                     more.add(parts)
                 continue
-            column = found.of[".".join(parts)] = Column(parts, [None] * found.records)
-        if column.parts != parts:  # {"a.b": 1} and {"a": {"b": 1}}
-            more.add(parts)
-            continue
-        column.values[number] = str(value) if isinstance(value, UUID) else value
+            column = found.of[path] = Column(path, parts, [None] * found.records)
+        column.values[number] = value
         column.kinds[kind(value)] += 1
         if isinstance(value, Mapping) and len(parts) < DEEPEST:
             _add(found, more, value, parts, number)

@@ -60,8 +60,8 @@ def _singular(word: str) -> str:
 
 
 def is_readable(parts: Sequence[str]) -> bool:
-    """Whether settings can name this path: dots separate names, and the pass quotes names with backticks."""
-    return all(part and "." not in part and "`" not in part and part.isprintable() and _is_text(part) for part in parts)
+    """Whether settings can name this path: backticks are around a name with a dot or another sign."""
+    return all(part and "`" not in part and part.isprintable() and _is_text(part) for part in parts)
 
 
 def _is_text(part: str) -> bool:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from service.admission import avro_types, device_ids
 from service.proposal import rhythm, roles, times
-from service.proposal.columns import ARRAY, Column, Columns, Seen, columns
+from service.proposal.columns import ARRAY, NUMBER, Column, Columns, Seen, columns
 from service.proposal.rhythm import Rhythm, round_up
 from service.proposal.roles import Quantity, Sender
 from service.proposal.times import Clock
@@ -18,15 +18,18 @@ _MOST_VIEWS = 4
 """Views by columns of the reference: each view costs."""
 _USUAL = 0.9
 """The part of a topic's records that have a usual field."""
+_LONGEST_SHOWN = 60
+"""Characters of a value that is shown."""
 _NEXT = 4
 """Other fields that are named where a choice is not sure."""
 _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
 _READABLE = (
-    {"int", "long", "float", "double"},
+    avro_types.NUMBERS,
     {"string", "enum"},
     avro_types.TIMESTAMPS,
 )
 """Avro types of one field that a setting reads."""
+_LACKED = "numbers that the reader's schema lacks"
 _DURATION = re.compile(r"\d{1,9}(\.\d{1,3})?\s*(ms|s|m|min|h|d)")
 _READINGS = 10
 """Readings of a device that a window has at least, and intervals without a reading that end a session."""
@@ -129,11 +132,10 @@ def _unreadable(found: Columns, types: Callable[[Sequence[str]], Collection[str]
     reasons = {}
     for path, column in found.of.items():
         names = set(types(column.parts))
-        if path == RECORD_KEY or "record" in names or any(names and names <= each for each in _READABLE):
+        if path == RECORD_KEY or names & {"record", "map"} or any(names and names <= each for each in _READABLE):
             continue
-        reasons[path] = (
-            f"{' or '.join(sorted(names))} in the reader's schema" if names else "not in the reader's schema"
-        )
+        absent = _LACKED if column.is_all(NUMBER) else "not in the reader's schema"
+        reasons[path] = f"{' or '.join(sorted(names))} in the reader's schema" if names else absent
     return reasons
 
 
@@ -154,6 +156,8 @@ def _judge_device(made: Proposal) -> None:
     if share < 1:
         reasons.append(f"{1 - share:.1%} of the records lack it, and are rejected")
     bad = sum(bool(device_ids.problem(str(value))) for value in {*best.values} - {None})
+    if quoted := next((text for value in best.values if roles.is_json(text := str(value))), None):
+        reasons.append(f"the ids are JSON, and keep their quotes and brackets: {quoted[:_LONGEST_SHOWN]}")
     if bad:
         reasons.append(f"{bad} of {best.devices} ids are too long or have control characters, and are rejected")
     if reasons:
@@ -221,6 +225,8 @@ def _judge_measures(made: Proposal) -> None:
         reasons.append(f"one device sends values of several kinds: {column.path} is {values}")
     elif (unread := _unread(made.left_out)) and len(unread) >= len(made.measures):
         reasons.append(f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}")
+    if lacked := [path for path, why in made.left_out.items() if why == _LACKED]:
+        reasons.append(f"the reader's schema lacks numbers that records have: {', '.join(lacked[:_NEXT])}")
     stray = [f"{each.stray} of {each.path}" for each in made.measures if each.stray]
     if stray:
         reasons.append(

@@ -1,5 +1,6 @@
 """Choose the device id and the measures among a sample's fields, by their names and values."""
 
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from service.proposal.names import (
     words,
 )
 from service.proposal.times import MOSTLY, says_time, unit_of
-from service.settings import LARGEST, RECORD_KEY
+from service.settings import LARGEST, RECORD_KEY, field_path
 
 FEW = 50
 """More values than this are no category."""
@@ -128,6 +129,14 @@ def senders(columns: Columns, times: Collection[str], known: Collection[str] = (
     return sorted((each for each in found if each.score >= LEAST), key=lambda each: -each.score)
 
 
+def is_json(text: str) -> bool:
+    """Whether a text is a string, an object or an array of JSON, which as an id would keep its quotes and brackets."""
+    try:
+        return text[:1] in {'"', "{", "["} and isinstance(json.loads(text), str | dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
 def is_same(one: Sender, other: Sender) -> bool:
     """Whether two fields tell the same devices apart."""
     pairs = {(a, b) for a, b in zip(one.values, other.values, strict=True) if a is not None and b is not None}
@@ -138,17 +147,17 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     """Return the measures, and for other fields with numbers the reason why they are none."""
     chosen: list[Quantity] = []
     left_out: dict[str, str] = {}
-    taken = {path.lower() for path in {device, *times} - {""}}
+    taken = {field_path.folded(path) for path in {device, *times} - {""}}
     for column in columns.leaves():
         if column.path in {device, RECORD_KEY} or column.path in times:
             continue
         why = _no_measure(column, columns)
-        if why is None and _crosses(column.path.lower(), taken):
+        if why is None and _crosses(field_path.folded(column.path), taken):
             why = "in lower case it is the path of another setting, or one lies in the other"
         if why is None and len(chosen) == MOST_MEASURES:
             why = f"{MOST_MEASURES} measures are enough to begin with"
         if why is None:
-            taken.add(column.path.lower())
+            taken.add(field_path.folded(column.path))
             name = measure_name(column.parts, {each.name for each in chosen})
             numbers = list(_numbers(column))
             stray = len(column.present) - len(numbers)
@@ -158,14 +167,14 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     return chosen, left_out
 
 
-def _crosses(path: str, others: Collection[str]) -> bool:
+def _crosses(names: tuple[str, ...], others: Collection[tuple[str, ...]]) -> bool:
     """Whether a path is one of the others, lies in one or has one in it: Spark ignores case, so settings refuse such paths."""
-    return any(path == each or path.startswith(f"{each}.") or each.startswith(f"{path}.") for each in others)
+    return any(names[: len(each)] == each[: len(names)] for each in others)
 
 
 def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Quantity]) -> Column | None:
     """Return the field that says what a generic measure such as `value` is, if one device sends several of them."""
-    if device is None or not any(each.path.rpartition(".")[2].lower() in GENERIC for each in measures):
+    if device is None or not any(field_path.parts(each.path)[-1].lower() in GENERIC for each in measures):
         return None
     for column in columns.leaves():
         is_named = bool(_QUANTITIES & set(words(column.parts[-1])))
@@ -197,7 +206,8 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
     score, reasons = 0.0, []
     is_id = bool(name & ID_WORDS)
     if column is key:
-        score, reasons = 2.5, ["the record's key"]
+        # JSON as an id would keep its quotes, or be a document.
+        score, reasons = 1.0 if all(map(is_json, column.present)) else 2.5, ["the record's key"]
     elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
         score = 4.0 if is_id else 3.5
     elif is_id and above & DEVICE_WORDS:
@@ -219,7 +229,7 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
         score += 0.5
     if column.share < 0.99:
         score -= 3.0
-    if key is not None and column is not key and list(map(str, column.values)) == key.values:
+    if key is not None and column is not key and _same_as_key(column, key):
         score += 3.0
         reasons.append("the same as the record's key")
     if known and len(ids & set(known)) >= 0.5 * devices:
@@ -230,6 +240,12 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
     )
 
 
+def _same_as_key(column: Column, key: Column) -> bool:
+    """Whether the record's key is the field: as it is, or as a string of JSON."""
+    texts = list(map(str, column.values))
+    return texts == key.values or [json.dumps(text, ensure_ascii=False) for text in texts] == key.values
+
+
 def _no_measure(column: Column, columns: Columns) -> str | None:
     """Why a field is no measure: "" for what has no numbers, None for a measure."""
     if column.is_all(ARRAY):
@@ -237,7 +253,7 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
     if not column.kinds[NUMBER]:
         return "numbers as text; admission reads JSON numbers" if _is_numeric_text(column) else ""
     if not is_readable(column.parts):
-        return "settings cannot name it: a dot, a backtick or an invisible character in the name"
+        return "settings cannot name it: a backtick or an invisible character in the name"
     return _rejected(column, columns) or _no_quantity(column)
 
 
@@ -247,7 +263,7 @@ def _rejected(column: Column, columns: Columns) -> str | None:
     if not column.is_all(NUMBER) and numbers < (1 - STRAY) * len(column.present):
         others = ", ".join(sorted(set(column.kinds) - {NUMBER}))
         return f"also {others}: such a record would be rejected"
-    if any(not columns.of[".".join(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
+    if any(not columns.of[field_path.spelled(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
         return "its parent is not always an object: such a record would be rejected"
     if numbers < (1 - STRAY) * len(column.present):
         return "values that are not finite, or beyond 1e140: such a record would be rejected"

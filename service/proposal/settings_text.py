@@ -9,7 +9,6 @@ from service.proposal import times
 from service.proposal.names import slug
 from service.proposal.proposal import Proposal, pace
 from service.proposal.roles import Quantity
-from service.settings.expression import looks_like_one
 from service.units import format_duration
 
 _COMMENT = 48
@@ -40,10 +39,11 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
     yield from _section("kafka", places.kafka)
     yield from _doubt(made, "kafka.topics")
     yield from _section("input", places.input)
+    yield from _doubt(made, "input.reader_schema")
     yield from _fields(made)
     yield from _section("input.measures")
     yield from _doubt(made, "input.measures")
-    yield from (_line(each.name, _field(each.path), _range(each)) for each in made.measures)
+    yield from (_line(each.name, each.path, _range(each)) for each in made.measures)
     yield from _registry(places)
     yield from _admission(made)
     yield from _reference(made, places)
@@ -59,11 +59,6 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
     yield from _section("redis", places.redis)
     if places.metrics:
         yield from _section("metrics", places.metrics)
-
-
-def _field(path: str) -> object:
-    """Return a measure's setting for a path: a table where the text alone would be an expression, as "Temperature (C)" would."""
-    return {"path": path} if looks_like_one(path) else path
 
 
 def _fields(made: Proposal) -> Iterator[str]:

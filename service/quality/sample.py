@@ -39,7 +39,7 @@ DEVICE, AHEAD, OF_DEVICE, ADMITTED, REASON = (
     "is admitted",
     "reject reason",
 )
-_WAIT_MS = "10"
+READ = {"kafka.fetch.max.wait.ms": "10"}
 """How long the consumer waits at the end of a partition, holding a core of Spark's; Kafka's default is half a second."""
 _OFFSET = readings.KEPT + "offset"
 
@@ -107,7 +107,7 @@ def read(
     schemas: SchemaSets | None = None,
 ) -> pa.Table:
     """Read the sample with one task, because a stream may run on the same cores. The rest is as for `readings.admit`."""
-    records = rebuild.records(spark, settings, source, {"kafka.fetch.max.wait.ms": _WAIT_MS})
+    records = rebuild.records(spark, settings, source, READ)
     return of(records.coalesce(1), settings, attributes, schemas)
 
 

@@ -7,8 +7,8 @@ unknown key is a problem. A secret comes from a file (`password_file`) or the en
 Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK_REDIS__URL`.
 """
 
+from service.settings.field_path import RECORD_KEY as RECORD_KEY
 from service.settings.input import EVENT_TIME as EVENT_TIME
-from service.settings.input import RECORD_KEY as RECORD_KEY
 from service.settings.input import RESERVED_MEASURES as RESERVED_MEASURES
 from service.settings.input import Admission as Admission
 from service.settings.input import Input as Input

@@ -6,17 +6,23 @@ This module finds the fields, without Spark: the plan decodes no others. Spark p
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+from service.settings import field_path
 
 LONGEST = 1_000
 """Characters of an expression."""
-_PART = r"(?:`[^`.]+`|[^\W\d]\w*)"
+_PART = r"(?:`[^`]+`|[^\W\d]\w*)"
 _TOKEN = re.compile(
     rf"(?P<blank>\s+)|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w`])|(?P<name>{_PART}(?:\.{_PART})*)"
     r"|(?P<operator><=>|<=|>=|<>|!=|[-+*/%=<>(),])"
 )
 _KEYWORDS = frozenset({"and", "or", "not", "is", "null", "in", "between", "case", "when", "then", "else", "end"})
 _MAKERS_OF_NULL = frozenset({"null", "case", "nullif", "if"})
-_LOOKS_LIKE_ONE = re.compile(r"[()*]|\s[-+/%]\s")
+_BEGINS, _ENDS = frozenset({"(", "case"}), frozenset({")", "end", "null"})
+"""Tokens besides fields, numbers and functions with which an operand begins, and ends."""
+_EITHER = re.compile(r"(?!\d)[\w.]+(?:-\d|[-+/%][^\W\d])[\w.\-+/%]*")
+"""A text without blanks that is a field's name or a computation, such as `km/h` and `sensor-2`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +38,22 @@ class Expression:
         if len(text) > LONGEST:
             msg = f"has {len(text)} characters; an expression has at most {LONGEST}"
             raise ValueError(msg)
+        if _EITHER.fullmatch(text):
+            msg = f"{text!r} is a field or a computation. Put the field in backticks: `{text}`, or blanks around the operators"
+            raise ValueError(msg)
         parsed = cls(tuple(_tokens(text)))
         if not parsed.fields:
             msg = f"{text!r} reads no field of the record"
             raise ValueError(msg)
+        # Spark reads `a b` as `a AS b`.
+        tokens = [(kind, each) for kind, each in parsed.tokens if not each.isspace()]
+        for (kind, one), (following, other) in pairwise(tokens):
+            is_end = kind in {"number", "field"} or one.lower() in _ENDS
+            if is_end and (following in {"number", "field", "function"} or other.lower() in _BEGINS):
+                msg = (
+                    f"{text!r} has no operator between {one} and {other}. A field with a blank in its name is in `...`"
+                )
+                raise ValueError(msg)
         return parsed
 
     @property
@@ -59,11 +77,6 @@ class Expression:
         )
 
 
-def looks_like_one(text: str) -> bool:
-    """Whether a text in the settings is an expression; else it is a path."""
-    return _LOOKS_LIKE_ONE.search(text) is not None
-
-
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(text):
@@ -71,13 +84,16 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
         match = None if text.startswith(("--", "/*"), at) else _TOKEN.match(text, at)
         if match is None:
             what = f"{text!r} cannot be read from character {at + 1}, {text[at]!r}"
-            msg = f"{what}. It has fields, numbers, operators and functions; a field with another name is in `...`"
+            msg = (
+                f"{what}. An expression has fields, numbers, operators and functions, and no text; a field with another name is "
+                "in `...`. For records of one kind, use `where`"
+            )
             raise ValueError(msg)
         at = match.end()
         token = match[0]
         if match.lastgroup == "name" and token.lower() not in _KEYWORDS:
             is_called = text[at:].lstrip().startswith("(")
-            yield ("function", token) if is_called else ("field", token.replace("`", ""))
+            yield ("function", token) if is_called else ("field", field_path.normal(token))
         elif match.lastgroup == "number":
             yield "number", token
         else:

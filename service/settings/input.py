@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings.expression import Expression, looks_like_one
+from service.settings import field_path
+from service.settings.expression import Expression
+from service.settings.field_path import RECORD_KEY
 from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
 
 RESERVED_MEASURES = frozenset(
@@ -18,8 +20,6 @@ RESERVED_COLUMNS = RESERVED_MEASURES | {"known"}
 """The same, and a column of the reference's look-up: no names for a column."""
 EVENT_TIME = "event_time"
 """The name of the event time in `admission.distinct`."""
-RECORD_KEY = "$key"
-"""`device_id = "$key"` takes the device id from the Kafka record's key."""
 
 
 class Measure(Section):
@@ -29,7 +29,7 @@ class Measure(Section):
     """
 
     path: str
-    """The field's path in the record, dots between nested names; "" with an expression."""
+    """The field's path in the record (field_path.py); "" with an expression."""
     expression: str | None = None
     """SQL over fields of the record, in doubles: service/admission/expressions.py."""
     scale: float = Field(default=1.0, allow_inf_nan=False)
@@ -42,9 +42,9 @@ class Measure(Section):
             msg = 'must be a path, an expression, or a table such as { path = "t", scale = 0.1, offset = -40 }'
             raise ValueError(msg)
         if isinstance(value, str):
-            return {"path": "", "expression": value} if looks_like_one(value) else {"path": value}
+            value = {"path": value} if field_path.is_plain(value) else {"expression": value}
         if "expression" not in value:
-            return value
+            return field_path.normalised(value)
         if len(value) > 1:
             msg = "has an expression and other keys. Put the path, the scale and the offset into the expression"
             raise ValueError(msg)
@@ -80,7 +80,7 @@ class Column(Section):
     """A field of the record that views group by. Settings may give the path alone."""
 
     path: str
-    """The field's path in the record, dots between nested names."""
+    """The field's path in the record (field_path.py)."""
     max_values: int = Field(default=10_000, gt=0, le=100_000)
     """The number of different values that become keys of views; readings with another value count as `(other)`."""
 
@@ -90,7 +90,7 @@ class Column(Section):
         if not isinstance(value, str | Mapping):
             msg = 'must be a path, or a table such as { path = "env.line", max_values = 100 }'
             raise ValueError(msg)
-        return {"path": value} if isinstance(value, str) else value
+        return {"path": field_path.of_field(value)} if isinstance(value, str) else field_path.normalised(value)
 
 
 def _predicate(value: str | None) -> str | None:
@@ -104,6 +104,10 @@ Predicate = Annotated[str | None, AfterValidator(_predicate)]
 """A SQL predicate over the device, measures, columns and attributes: service/admission/filters.py."""
 
 
+def _device_path(value: str) -> str:
+    return value if value == RECORD_KEY else field_path.of_field(value)
+
+
 class Input(Section):
     format: Literal["avro", "json", "json-schema", "protobuf"] = "avro"
     """`json-schema` and `protobuf` are in the wire format of Confluent's serializers, with the schemas of a [registry]."""
@@ -113,8 +117,8 @@ class Input(Section):
     """The id of the reader's schema; the highest one in the folder when not given."""
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """Least time between two look-ups of an id that could not be resolved."""
-    device_id: str = "device_id"
-    event_time: str = "event_time"
+    device_id: Annotated[str, AfterValidator(_device_path)] = "device_id"
+    event_time: Annotated[str, AfterValidator(field_path.of_field)] = "event_time"
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
     measures: Mapping[str, Measure] = Field(default_factory=dict)
     columns: Mapping[str, Column] = Field(default_factory=dict)
@@ -140,6 +144,11 @@ class Input(Section):
         """The section, for messages: `input`, or `inputs.<name>` for one of several."""
         return "input"
 
+    @property
+    def label(self) -> str:
+        """The name in metrics: `input`, or that of one of several."""
+        return self.place.rpartition(".")[2]
+
     @field_validator("columns")
     @classmethod
     def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:
@@ -151,6 +160,18 @@ class Input(Section):
                 )
                 raise ValueError(msg)
         return value
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """Each setting that names a field of the record, with its path; a measure once for each field of its expression."""
+        place = self.place
+        device = () if self.device_id == RECORD_KEY else ((f"{place}.device_id", self.device_id),)
+        return (
+            *device,
+            (f"{place}.event_time", self.event_time),
+            *((f"{place}.measures.{name}", path) for name, measure in self.measures.items() for path in measure.paths),
+            *((f"{place}.columns.{name}", column.path) for name, column in self.columns.items()),
+        )
 
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""
@@ -175,23 +196,20 @@ class Input(Section):
 
     def crossing_paths(self) -> list[str]:
         """Return a problem for each path that lies in another one, or differs from it only in case: Spark ignores case."""
-        fields = {self.event_time: f"{self.place}.event_time"}
-        if self.device_id != RECORD_KEY:
-            fields.setdefault(self.device_id, f"{self.place}.device_id")
-        for name, measure in self.measures.items():
-            fields |= {path: f"{self.place}.measures.{name}" for path in measure.paths if path not in fields}
-        for name, column in self.columns.items():
-            fields.setdefault(column.path, f"{self.place}.columns.{name}")
-        problems, seen = [], dict[str, str]()
+        fields = dict[str, str]()
+        for setting, path in self.fields:
+            fields.setdefault(path, setting)
+        problems, seen = [], dict[tuple[str, ...], str]()
         for path, key in fields.items():
-            other = seen.setdefault(path.lower(), path)
+            names = field_path.folded(path)
+            other = seen.setdefault(names, path)
             if other != path:
                 problems.append(f"{key}: {path!r} differs only in case from {other!r} of {fields[other]}")
-            parents = [path.lower()[:at] for at, letter in enumerate(path) if letter == "."]
+            parents = [names[:many] for many in range(1, len(names))]
             problems += [
                 f"{key}: {path!r} lies in {outer!r}, which {fields[outer]} reads as a value"
                 for outer in fields
-                if outer.lower() in parents
+                if field_path.folded(outer) in parents
             ]
         return problems
 

@@ -254,6 +254,12 @@ class Settings(Section):
         return tuple(dict.fromkeys(name for form in self.forms for name in form.measures))
 
     @property
+    def topic_inputs(self) -> tuple[int, ...]:
+        """The number of the input of each of `kafka.topics`."""
+        numbers = {topic: n for n, form in enumerate(self.inputs) for topic in form.topics}
+        return tuple(numbers.get(topic, 0) for topic in self.kafka.topics)
+
+    @property
     def columns(self) -> dict[str, int]:
         """The record's columns of all inputs, with their `max_values`."""
         return {name: column.max_values for form in self.forms for name, column in form.columns.items()}

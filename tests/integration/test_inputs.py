@@ -81,6 +81,48 @@ def test_what_is_lost_or_late_is_counted_under_the_same_keys_and_filtered_alike(
     assert_right(world)
 
 
+@pytest.mark.silent("1.8")
+def test_check_says_how_many_records_have_each_mapped_field(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    shape = {
+        "format": "json",
+        "device_id": "`dev.id`",
+        "measures": {
+            "typed": "temprature",
+            "dotted": "tank.level",
+            "quoted": "`tank.level`",
+            "difference": "warm - `tank.level`",
+        },
+        "columns": {"line": "line", "kind": "knid"},
+    }
+    world = World(spark, broker_server, redis_server, tmp_path, prefix, input=shape, views=VIEWS[:1])
+    for text in (
+        "the topics have no record in which to look for the fields",
+        "none of the newest 2 records can be decoded, to look for the fields",
+    ):
+        (line,) = check_spark.sample_of_fields(world.settings)
+        assert (line.name, line.detail) == ("input: fields", text)
+        world.send([Record(b"no JSON", BASE_MS)] * 2)
+    common = {"dev.id": "a", "event_time": BASE_MS, "temperature": 1, "line": "x"}
+    values = [{**common, "tank.level": n, **({"warm": 1} if n < 3 else {})} for n in range(10)]
+    world.send([Record(json.dumps(each).encode(), BASE_MS) for each in values])
+    found = [(line.name, line.status, line.detail) for line in check_spark.sample_of_fields(world.settings)]
+    world.redis.close()
+    has, lacks = "of the newest 10 decoded records have", "none of the newest 10 decoded records has"
+    assert found == [
+        ("input.device_id", "ok", f"10 {has} `dev.id`"),
+        ("input.event_time", "ok", f"10 {has} event_time"),
+        ("input.measures.typed", "warn", f"{lacks} temprature"),
+        ("input.measures.dotted", "warn", f"{lacks} tank.level"),
+        ("input.measures.quoted", "ok", f"10 {has} `tank.level`"),
+        ("input.measures.difference", "ok", f"3 {has} warm"),
+        ("input.measures.difference", "ok", f"10 {has} `tank.level`"),
+        ("input.columns.line", "ok", f"10 {has} line"),
+        ("input.columns.kind", "warn", f"{lacks} knid"),
+    ]
+
+
 def test_check_says_how_many_records_meet_the_filters(world: World) -> None:
     assert [line.detail for line in check_spark.sample_of_filters(world.settings)] == [
         "Spark accepts input.where, views.warm.where; the topics have no record to try"

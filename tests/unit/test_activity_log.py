@@ -8,7 +8,7 @@ import pytest
 from service import clock
 from service.checkpoint.logs import Position
 from service.micro_batch import MicroBatch
-from service.monitoring.activity_log import EVERY_S, QUIET_S, ActivityLog, percentile
+from service.monitoring.activity_log import ABSENT_AFTER, EVERY_S, QUIET_S, ActivityLog, percentile
 from service.pipeline.builder import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from service.settings import Settings, parse
@@ -93,6 +93,28 @@ def test_the_first_batch_and_the_begin_of_rejects_are_logged_once(
     now.now_s += QUIET_S
     log.batch(report(2, 10, undecodable=1))
     assert [line.partition(":")[0] for line in messages(caplog)] == ["Rejects begin"]
+
+
+@pytest.mark.silent("1.8")
+def test_a_measure_that_no_reading_has_is_named_once(log: ActivityLog, caplog: Any) -> None:
+    def batch(number: int, has: int, lacks: int) -> list[str]:
+        made = report(number, has + lacks)
+        log.batch(replace(made, outcome=replace(made.outcome, measured=((0, 0, has, lacks),))))
+        return [line for line in messages(caplog) if line.startswith("None of")]
+
+    assert batch(0, 0, ABSENT_AFTER - 1) == []
+    assert batch(1, 0, 1) == [
+        f"None of the first {ABSENT_AFTER} admitted readings has temperature: input.measures.temperature has no value. "
+        "Correct the path, or the producers. To see which fields the records have, run `tidemark try --config FILE`"
+    ]
+    assert batch(2, 0, 1_000) == []
+
+
+def test_a_measure_that_one_reading_has_is_not_named(log: ActivityLog, caplog: Any) -> None:
+    for number, has in enumerate((0, 1, 0, 0)):
+        made = report(number, 90)
+        log.batch(replace(made, outcome=replace(made.outcome, measured=((0, 0, has, 90 - has),))))
+    assert not [line for line in messages(caplog) if line.startswith("None of")]
 
 
 def test_a_minute_has_one_line_with_its_sums(settings: Settings, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,12 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
         {"TooManyDevices"},
     ),
     "a column has too many values": (has_other_values, 3, {"TooManyValues"}),
+    "no reading has a measure": (
+        lambda it: it.works(outcome={"measured": ((0, 0, 0, RECORDS),)}),
+        19,
+        {"MeasureAbsent"},
+    ),
+    "few readings have a measure": (lambda it: it.works(outcome={"measured": ((0, 0, 1, RECORDS - 1),)}), 19, set()),
     "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
     "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
     "event time stands": (stands, 14, {"WatermarkStands", "FinalsOld"}),

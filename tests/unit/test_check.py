@@ -58,7 +58,7 @@ def test_a_type_by_name_is_the_type() -> None:
     assert failures(named, b="outer.x", c="other.x") == []
     assert failures(named, b="outer.y") == ["input.measures.b: the reader's schema has no field 'outer.y'"]
     assert failures(named, b="outer") == [
-        "input.measures.b: 'outer' is record in the reader's schema, not double or float or int or long"
+        "input.measures.b: 'outer' is record in the reader's schema, not decimal or double or float or int or long"
     ]
 
 
@@ -70,9 +70,30 @@ def test_a_union_that_spark_reads_as_a_number_is_one(kind: list[str]) -> None:
 @pytest.mark.parametrize("kind", [["null", "long", "double"], ["int", "long", "double"], ["int", "string"]])
 def test_a_union_of_several_types_is_no_field_that_spark_reads(kind: list[str]) -> None:
     [problem] = failures({"temp": kind}, a="temp")
-    assert problem.startswith("input.measures.a: 'temp' is union in the reader's schema, not double or")
+    assert problem.startswith("input.measures.a: 'temp' is union in the reader's schema, not decimal or double or")
     [problem] = failures({"device_id": kind, "temp": "double"}, a="temp")
     assert problem.startswith("input.device_id: 'device_id' is union")
+
+
+@pytest.mark.silent("1.9")
+def test_decimals_and_keys_of_a_map_are_fields() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    fixed = {**decimal, "type": "fixed", "name": "F", "size": 4}
+    inner = {"type": "record", "name": "In", "fields": [{"name": "x", "type": "double"}]}
+    fields: dict[str, Any] = {
+        "temp": decimal,
+        "hum": ["null", fixed],
+        "tags": {"type": "map", "values": ["null", "double"]},
+        "more": ["null", {"type": "map", "values": inner}],
+        "texts": {"type": "map", "values": "string"},
+    }
+    assert failures(fields, a="temp", b="hum", c="tags.`p.x`", d="more.any.x") == []
+    assert failures(fields, a="more.any.y") == ["input.measures.a: the reader's schema has no field 'more.any.y'"]
+    for path, kind in (("tags", "map"), ("texts.a", "string"), ("more.any", "record")):
+        [problem] = failures(fields, a=path)
+        assert problem.startswith(f"input.measures.a: '{path}' is {kind} in the reader's schema")
+    [problem] = failures({"temp": {"type": "string", "logicalType": "decimal"}}, a="temp")
+    assert problem.startswith("input.measures.a: 'temp' is string")
 
 
 def test_a_field_of_a_union_of_records_is_none() -> None:
@@ -93,7 +114,6 @@ def test_the_event_time_may_be_each_timestamp_that_spark_reads(unit: str) -> Non
 def test_a_logical_type_that_spark_ignores_is_the_type_below_it() -> None:
     own = {"device_id": {"type": "string", "logicalType": "uuid"}, "temp": {"type": "double", "logicalType": "celsius"}}
     assert failures(own, a="temp") == []
-    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
-    for kind in (decimal, {"type": "int", "logicalType": "date"}, {"type": "int", "logicalType": "time-millis"}):
+    for kind in ({"type": "int", "logicalType": "date"}, {"type": "int", "logicalType": "time-millis"}):
         [problem] = failures({"temp": kind}, a="temp")
         assert f"'temp' is {kind['logicalType']} in the reader's schema" in problem

@@ -14,21 +14,23 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
-from service.admission.readings import REASONS
+from service.admission.readings import PARTITION_BITS, REASONS
 from service.aggregation import partial_aggregation, seen_keys, task_counters
 from service.aggregation.partial_aggregation import STRETCH, Fold
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import NONE
 from service.checkpoint.event_time import BatchState
+from service.pipeline.outcome import measured
 from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
-from service.settings import View
+from service.settings import View, parse
 from state import codec, moments, runs, watermark
 from state.rules import Rules
 from state.watermark import Delays, EventTime, Partition
 from tests.examples import examples
 from tests.runs import fold
+from tests.stream.records import make_document
 
 BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
@@ -196,6 +198,25 @@ def stats_of(rows):
         assert int(times.count.sum()) == counted.sum(task_counters.ADMITTED)
         counts.update(dict(zip(times.at.tolist(), times.count.tolist(), strict=True)))
     return dict(counts)
+
+
+@pytest.mark.parametrize("inputs", [(0, 0), (0, 1)])
+def test_readings_are_counted_by_input_and_measure(tmp_path, inputs):
+    rows = [admitted("a", n, t=1.0 if n % 2 else None, h=2.0 if n < 3 else None) for n in range(10)]
+    rows += [{**admitted("b", n, t=1.0), "from_partition": 1 << PARTITION_BITS} for n in range(6)]
+    rows += [rejected(1)]
+    tally = tally_of(folded(rows, sizes=(4, 7), fold=replace(FOLD, inputs=inputs)))
+    shape = {"format": "json", "measures": {"t": "t", "h": "h"}}
+    several = [
+        {**shape, "name": "one", "topics": ["readings"]},
+        {**shape, "name": "two", "topics": ["more"], "measures": {"t": "x"}},
+    ]
+    sections = {"inputs": several} if any(inputs) else {"input": shape, "kafka": {"topics": ["readings", "more"]}}
+    document = make_document(tmp_path, **sections)
+    if any(inputs):
+        del document["input"], document["kafka"]["topics"]
+    expected = ((0, 0, 5, 5), (0, 1, 3, 7), (1, 0, 6, 0)) if any(inputs) else ((0, 0, 11, 5), (0, 1, 3, 13))
+    assert measured(tally, parse(document)) == expected
 
 
 def tally_of(rows):

@@ -4,8 +4,10 @@ import base64
 import io
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,14 +19,14 @@ from google.protobuf import descriptor_pb2
 from service.admission import protobuf
 from service.admission.schema_sources import Schemas
 from service.commands import dissect, records
-from service.commands.places import Form
+from service.commands.places import Form, Request, form
 from service.commands.records import Decoded
 from service.proposal import proposal, rhythm, times
 from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
 from service.proposal.proposal import Proposal, Table
 from service.proposal.settings_text import Places, text
-from service.settings import Input, parse
+from service.settings import Input, field_path, parse
 from tests import shapes
 
 BEGIN_MS = shapes.BEGIN_MS
@@ -226,7 +228,8 @@ def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     names = {each.path: each.name for each in made.measures}
     assert names == {
         "temp": "temp",
-        "Température °C": "temperature_c",
+        "`a.b`": "a_b",
+        "`Température °C`": "temperature_c",
         "9x": "m_9x",
         "status": "status_value",
         "env.value": "env_value",
@@ -255,11 +258,32 @@ def test_a_path_that_crosses_another_but_for_case_is_left_out(fields: dict[str, 
     parse(settings(made))
 
 
-@pytest.mark.parametrize("name", ["Temperature (C)", "Temperature (°C)", "Humidity (%)", "flow - net", "a*b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Temperature (C)",
+        "Temperature (°C)",
+        "Humidity (%)",
+        "flow - net",
+        "a*b",
+        "tank.level",
+        "tank level",
+        "km/h",
+        "$level",
+    ],
+)
 def test_a_field_whose_name_looks_like_an_expression_stays_a_field(name: str) -> None:
     loaded = parse(settings(proposal.propose(readings(**{name: lambda n: n % 7}))))
     assert loaded.input is not None
-    assert name in {measure.path for measure in loaded.input.measures.values()}
+    assert field_path.spelled([name]) in {measure.path for measure in loaded.input.measures.values()}
+
+
+def test_a_key_with_a_dot_is_another_field_than_one_of_an_object() -> None:
+    given: dict[str, Any] = {"tank.level": lambda n: n % 7, "tank": lambda n: {"level": n % 5}, "$key": lambda n: n % 3}
+    loaded = parse(settings(proposal.propose(readings(**given))))
+    assert loaded.input is not None
+    paths = {measure.path for measure in loaded.input.measures.values()}
+    assert {"`tank.level`", "tank.level", "`$key`"} <= paths
 
 
 def test_no_text_of_a_device_leaves_its_line_of_the_file() -> None:
@@ -350,7 +374,95 @@ def test_avro_types_that_no_setting_reads_are_left_out() -> None:
     made = proposal.propose(readings(hum=1.5, extra=2), types=lambda parts: types.get(tuple(parts), set()))
     assert [each.path for each in made.measures] == ["hum"]
     assert made.left_out["temp"] == "double or string in the reader's schema"
-    assert made.left_out["extra"] == "not in the reader's schema"
+    assert made.left_out["extra"] == "numbers that the reader's schema lacks"
+    assert made.doubts["input.measures"].startswith("the reader's schema lacks numbers that records have: extra")
+
+
+def test_a_key_that_is_json_is_not_sure_and_goes_behind_a_field() -> None:
+    def keyed(key: Callable[[str], str], **fields: Any) -> list[Seen]:
+        return [replace(each, key=key(each.record["device"])) for each in readings(**fields)]
+
+    def quoted(text: str) -> str:
+        return json.dumps(text)
+
+    def wrapped(text: str) -> str:
+        return json.dumps({"schema": {"type": "string"}, "payload": text})
+
+    for key in (quoted, wrapped):
+        made = proposal.propose(keyed(key))
+        assert made.device is not None
+        assert made.device.path == "device"
+        assert "input.device_id" not in made.doubts
+        # The field that tells the devices apart is gone.
+        made = proposal.propose([replace(each, record={**each.record, "device": None}) for each in keyed(key)])
+        assert made.device is not None
+        assert made.device.path == "$key"
+        assert (
+            f"the ids are JSON, and keep their quotes and brackets: {key('d0')[:60]}" in made.doubts["input.device_id"]
+        )
+    made = proposal.propose(keyed(quoted))
+    assert made.device is not None
+    assert made.device.why == "the same as the record's key"
+    made = proposal.propose(readings(device=lambda n: json.dumps({"id": n % 10})))
+    assert "the ids are JSON" in made.doubts["input.device_id"]
+
+
+def test_decimals_and_keys_of_a_map_are_measures() -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    types = {"device": "string", "ts": "long", "temp": decimal, "tags": {"type": "map", "values": "double"}}
+    made = of_avro(types, readings(temp=lambda n: Decimal(n % 7) / 10, tags=lambda n: {"hum.raw": n % 5 + 0.5}))
+    assert {each.path: (each.low, each.high) for each in made.measures} == {
+        "temp": (0.0, 0.6),
+        "tags.`hum.raw`": (0.5, 4.5),
+    }
+    assert not made.doubts
+
+
+@pytest.mark.silent("1.9")
+def test_records_of_two_types_are_read_as_the_most_frequent_one_and_that_is_not_sure(tmp_path: Path) -> None:
+    def schema(name: str, *numbers: str) -> dict[str, Any]:
+        fields = [{"name": "device", "type": "string"}, {"name": "ts", "type": "long"}]
+        fields += [{"name": each, "type": "double"} for each in numbers]
+        return {"type": "record", "name": name, "namespace": "fleet", "fields": fields}
+
+    schemas = {1: schema("Reading", "temp"), 2: schema("Reading", "temp", "hum"), 9: schema("Status", "battery")}
+    for number, each in schemas.items():
+        (tmp_path / f"{number}.avsc").write_text(json.dumps(each))
+    request = Request(
+        tmp_path / "x.toml",
+        {"bootstrap": "localhost:1", "topics": ["t"]},
+        {"url": "redis://localhost"},
+        100,
+        schemas=str(tmp_path),
+    )
+
+    def messages(*numbers: int) -> list[confluent_kafka.Message]:
+        made = []
+        for n, number in enumerate(numbers):
+            out = io.BytesIO(b"\0" + number.to_bytes(4))
+            out.seek(5)
+            record = {"device": f"d{n % 10}", "ts": BEGIN_MS + n, "temp": 1.5, "hum": 2.5, "battery": 3.5}
+            fields = {each["name"] for each in schemas[number]["fields"]}
+            fastavro.schemaless_writer(
+                out, fastavro.parse_schema(schemas[number]), {k: v for k, v in record.items() if k in fields}
+            )
+            made.append(Message(out.getvalue()))
+        return cast("list[confluent_kafka.Message]", made)
+
+    found = form(messages(*[1, 1, 9] * 50), request)
+    assert (found.reader, found.input["reader_schema"]) == (2, 2)
+    doubt = found.doubts["input.reader_schema"]
+    assert "fleet.Reading (100 records, id 1), fleet.Status (50 records, id 9). All are read as fleet.Reading" in doubt
+    decoded = records.decode(messages(*[1, 1, 9] * 50), found.input, found.schemas)
+    made = proposal.propose(decoded.sample, types=found.types)
+    made.doubts |= found.doubts
+    assert [each.path for each in made.measures] == ["temp"]
+    assert "the reader's schema lacks numbers that records have: battery" in made.doubts["input.measures"]
+    assert f"# NOT SURE: {doubt}" in text(made, PLACES, [])
+    of_one = form(messages(1, 1, 2), request)
+    assert (of_one.reader, of_one.input["reader_schema"], of_one.doubts) == (2, 2, {})
+    (tmp_path / "9.avsc").unlink()
+    assert form(messages(1, 1, 2), request).input == {"schemas": str(tmp_path)}
 
 
 def test_an_avro_type_by_name_is_the_type() -> None:

@@ -331,16 +331,89 @@ def test_a_measure_is_a_path_or_a_path_with_a_scale_and_an_offset() -> None:
         assert problems(input={"measures": {"t": wrong}})[0].startswith(f"input.measures.t{rule}"), wrong
 
 
-def test_a_measure_with_an_operator_is_an_expression_over_fields() -> None:
-    texts = {"power": "u * i", "net": "abs(env.kg - `ta-re`)", "path": "a-b", "slash": "a/b"}
-    measures = parse(document(input={"measures": texts})).input.measures
-    assert {name: each.paths for name, each in measures.items()} == {
-        "power": ("u", "i"),
-        "net": ("env.kg", "ta-re"),
-        "path": ("a-b",),
-        "slash": ("a/b",),
+def test_a_measure_is_a_path_or_an_expression_over_fields() -> None:
+    texts: dict[str, tuple[str, ...]] = {
+        "u": ("u",),
+        "temp-c": ("`temp-c`",),
+        "env.t": ("env.t",),
+        "`tank.level`": ("`tank.level`",),
+        "`tank.level`.mm": ("`tank.level`.mm",),
+        "`env`.`t`": ("env.t",),
+        "`Temperature (C)`": ("`Temperature (C)`",),
+        "`$type`": ("`$type`",),
+        "ns:temp": ("`ns:temp`",),
+        "40001": ("40001",),
     }
-    assert measures["path"].expression is None
+    computed = {
+        "u * i": ("u", "i"),
+        "abs(env.kg - `ta-re`)": ("env.kg", "`ta-re`"),
+        "-value": ("value",),
+        "value/10": ("value",),
+        "1/value": ("value",),
+        "`tank.level` * 2": ("`tank.level`",),
+        "CASE WHEN kind = 1 THEN value END": ("kind", "value"),
+    }
+    for text, paths in (texts | computed).items():
+        measure = parse(document(input={"measures": {"m": text}})).input.measures["m"]
+        assert (measure.paths, measure.expression is not None) == (paths, text in computed), text
+    table = parse(document(input={"measures": {"m": {"path": "a/b (C)"}}})).input.measures["m"]
+    assert (table.path, table.expression) == ("`a/b (C)`", None)
+
+
+@pytest.mark.silent("1.7")
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("CASE WHEN kind = 't' THEN value END", "no text"),
+        ("kind = 't'", "no text"),
+        ("km/h", "is a field or a computation. Put the field in backticks: `km/h`, or blanks"),
+        ("value-273.15", "is a field or a computation"),
+        ("tank level", "has no operator between tank and level. A field with a blank"),
+        ("(a) b", "has no operator between ) and b"),
+        ("(select u)", "has no operator between select and u"),
+        ("u as x", "has no operator between u and as"),
+        ("a..b", "cannot be read from character 2"),
+        ("a.", "cannot be read from character 2"),
+        ("", "reads no field"),
+        ("`a", "cannot be read from character 1"),
+        ({"path": ""}, "is no path of a field"),
+        ({"path": "a`b`"}, "is no path of a field"),
+        ("$topic", "'$topic' is no field of the record; the only such word is device_id = '$key'"),
+        ("$key", "'$key' is no field of the record"),
+        ({"path": "$headers.x", "scale": 2}, "'$headers.x' is no field of the record"),
+        ("$timestamp / 1000", "cannot be read from character 1, '$'"),
+    ],
+)
+def test_a_text_that_is_neither_a_path_nor_an_expression_is_refused(text: object, rule: str) -> None:
+    (line,) = problems(input={"measures": {"m": text}})
+    assert line.startswith("input.measures.m")
+    assert rule in line
+
+
+@pytest.mark.silent("1.7")
+@pytest.mark.parametrize("word", ["$topic", "$timestamp", "$headers.x", "$.device", "$partition"])
+def test_a_word_that_is_not_supported_is_refused_by_name(word: str) -> None:
+    for given, key in (
+        ({"device_id": word}, "device_id"),
+        ({"event_time": word}, "event_time"),
+        ({"columns": {"line": word}}, "columns.line"),
+        ({"columns": {"line": {"path": word}}}, "columns.line"),
+    ):
+        (line,) = problems(input=given)
+        assert line.startswith(f"input.{key}")
+        assert f"{word!r} is no field of the record" in line
+    assert problems(input={"event_time": "$key"})
+    assert parse(document(input={"device_id": "$key", "event_time": "ts.$date"})).input.event_time == "ts.`$date`"
+
+
+def test_a_field_that_is_no_measure_is_never_an_expression() -> None:
+    for text in ("lower(id)", "a = b", "a || 'x'", "time * 1000", "time / 1000"):
+        for given in ({"device_id": text}, {"event_time": text}, {"columns": {"line": text}}):
+            (line,) = problems(input=given)
+            assert "only a measure may be an expression" in line
+        parse(document(input={"device_id": f"`{text}`"}))
+    for name in ("device-id", "device id", "`device.id`", "Gerät", "@id"):
+        parse(document(input={"device_id": name}))
 
 
 @pytest.mark.parametrize(
@@ -359,6 +432,8 @@ def test_a_measure_with_an_operator_is_an_expression_over_fields() -> None:
             "input.measures.a: 'event_time.x' lies in 'event_time', which input.event_time reads as",
         ),
         ({"a": "u * U"}, "input.measures.a: 'U' differs only in case from 'u' of input.measures.a"),
+        ({"a": "`A.b`", "b": "`a.B`"}, "input.measures.b: '`a.B`' differs only in case from '`A.b`'"),
+        ({"a": "`a.b`", "b": "`a.b`.c"}, "input.measures.b: '`a.b`.c' lies in '`a.b`'"),
     ],
 )
 def test_fields_that_spark_cannot_tell_apart_are_refused(measures, problem) -> None:

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from load.fleet.encode import SCHEMAS
 from load.observe.scene import VIEWS, Cause, Scene
 from load.servers.postgres import Postgres
@@ -74,6 +76,12 @@ class Input(Scene):
                     self.invented,
                 ),
                 Cause(("TidemarkRedisAhead",), "Redis calls windows of the next hour final", self.redis_ahead),
+                Cause(("TidemarkMeasureAbsent",), "no reading has a temperature", self.unmeasured),
+                Cause(
+                    ("TidemarkLimitNear",),
+                    "the JVM may have a quarter more open files than it has",
+                    self.few_open_files,
+                ),
                 Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
@@ -107,10 +115,24 @@ class Input(Scene):
         self.wrong.invented = 0.0
 
     @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        self.wrong.unmeasured = True
+        yield
+        self.wrong.unmeasured = False
+
+    @contextmanager
     def clock_ahead(self) -> Iterator[None]:
         self.wrong.clock_ms = 600_000
         yield
         self.wrong.clock_ms = 0
+
+    @contextmanager
+    def few_open_files(self) -> Iterator[None]:
+        jvm = psutil.Process(self.testbed.service_pid)
+        limits = jvm.rlimit(psutil.RLIMIT_NOFILE)
+        jvm.rlimit(psutil.RLIMIT_NOFILE, (jvm.num_fds() * 5 // 4, limits[1]))
+        yield
+        jvm.rlimit(psutil.RLIMIT_NOFILE, limits)
 
     @contextmanager
     def redis_ahead(self) -> Iterator[None]:

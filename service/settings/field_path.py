@@ -1,0 +1,73 @@
+"""Paths of fields in a record: names with dots between them, such as `env.temperature`.
+
+A name with a dot, a blank or another sign is between backticks: `` `tank.level` `` is one field, `tank.level` one of an object.
+Settings keep a path in one spelling, with backticks where they are needed, so that equal paths are equal texts.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+RECORD_KEY = "$key"
+"""`device_id = "$key"` takes the device id from the Kafka record's key."""
+_NAME = re.compile(r"`([^`]+)`|([^`.]+)")
+_PATH = re.compile(rf"(?:{_NAME.pattern})(?:\.(?:{_NAME.pattern}))*")
+_PLAIN_NAME = re.compile(r"\w+")
+_PLAIN = r"(?:`[^`]+`|[^\s`.+*/%=<>!(),'\"-]+(?:-[^\W\d]\w*)*)"
+_PLAIN_PATH = re.compile(rf"{_PLAIN}(?:\.{_PLAIN})*")
+_COMPUTED = re.compile(r"[()*=<>'\"]|\s[-+/%]\s")
+
+
+@lru_cache(maxsize=4096)
+def parts(path: str) -> tuple[str, ...]:
+    """Return the names of a path, the outermost first. Raises ValueError."""
+    if not _PATH.fullmatch(path):
+        msg = f"{path!r} is no path of a field: names with dots between them, a name with a dot is in `...`"
+        raise ValueError(msg)
+    return tuple(quoted or plain for quoted, plain in _NAME.findall(path))
+
+
+def spelled(names: Iterable[str]) -> str:
+    """Return the path of these names; `parts` is the inverse. No name has a backtick."""
+    return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
+
+
+def sql(path: str, record: str) -> str:
+    """Return the field of the column `record` in SQL."""
+    return ".".join([record, *(f"`{name}`" for name in parts(path))])
+
+
+def folded(path: str) -> tuple[str, ...]:
+    """Return the names of a path in lower case: Spark ignores case."""
+    return tuple(name.lower() for name in parts(path))
+
+
+def normal(path: str) -> str:
+    """Return a path of the settings in its one spelling. Raises ValueError, also for a `$word`."""
+    if path.startswith("$"):
+        msg = (
+            f"{path!r} is no field of the record; the only such word is device_id = {RECORD_KEY!r}. "
+            f"A field with this name is in backticks: `{path}`"
+        )
+        raise ValueError(msg)
+    return spelled(parts(path))
+
+
+def normalised(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table of the settings with its `path` in the one spelling. Raises ValueError."""
+    path = table.get("path")
+    return {**table, "path": normal(path)} if isinstance(path, str) else table
+
+
+def of_field(text: str) -> str:
+    """Return the normal path of a setting that is never an expression. Raises ValueError, also for what looks like one."""
+    if _COMPUTED.search(re.sub(r"`[^`]+`", "", text)):
+        msg = f"{text!r} is no path of a field, and only a measure may be an expression. A field with this name is in `...`"
+        raise ValueError(msg)
+    return normal(text)
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text without further keys is a path for certain: else it is an expression, or nothing."""
+    return _PLAIN_PATH.fullmatch(text) is not None
