@@ -199,6 +199,8 @@ class Publication:
             term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
         self.care.check(micro_batch)
+        if term.current_snapshot is not None and term.shadow is None:  # a rebuild counts nothing that readers see
+            term.current_snapshot.note(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
         before, unread = self.times.before(batch), self.times.unread(settings.kafka, micro_batch, most)
         devices = self.times.devices(batch)
