@@ -543,8 +543,8 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     made.publish(micro_batch(1, 0), [closed("a")])
     outbox = Outbox(Local(tmp_path))
-    better = finals_of(closed("a", "b", "c", count=5)).windows
-    rows = corrections.corrected(better, [(1, 5), None, (1, 6)], 1_790_000_000)  # Redis has more readings of c
+    better = finals_of(closed("a", "b", count=5)).windows
+    rows = corrections.with_revision(better, 1_790_000_000)
     corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made.publish(micro_batch(1, 1, 10), [])
     name, content = "corrected-7-000001", outbox.files.read
@@ -569,14 +569,14 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
 
 def test_a_backfill_does_not_take_the_place_of_values_that_only_outlets_have() -> None:
     """Redis says by its revision that a value has changed; of what has expired, nobody knows."""
-    rows = finals_of(closed("a", "b", "c", "d", count=5)).windows
-    kept = corrections.backfilled(rows, [(1, 5), (0, 5), None, (1, 6)], 1_790_000_000_000)
-    assert [(row["key"], row["revision"]) for row in kept.to_pylist()] == [("a", 1_790_000_000_000), ("b", 0), ("c", 0)]
+    rows = finals_of(closed("a", "b", count=5)).windows
+    kept = corrections.with_revision(rows, 1_790_000_000_000, np.array([1, 0]))
+    assert [(row["key"], row["revision"]) for row in kept.to_pylist()] == [("a", 1_790_000_000_000), ("b", 0)]
 
 
 def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between(tmp_path: Path) -> None:
     files = Local(tmp_path)
-    rows = corrections.corrected(finals_of(closed("a")).windows, [None], 1)
+    rows = corrections.with_revision(finals_of(closed("a")).windows, 1)
 
     def part(log: Log, end_ms: int) -> None:
         log.begin()
@@ -601,8 +601,8 @@ def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
     """Of a file of an older version, which names no views, values of a view that is there leave."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     memory, outbox = Memory(), Outbox(Local(tmp_path))
-    rows = corrections.corrected(finals_of(closed("a", count=5)).windows, [(1, 5)], 1)
-    other = corrections.corrected(finals_of(closed("o", view="other")).windows, [(1, 2)], 1)
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
+    other = corrections.with_revision(finals_of(closed("o", view="other")).windows, 1)
     corrections.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
     corrections.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
     made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
@@ -623,7 +623,7 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     memory, outbox = Memory(), Outbox(Local(tmp_path))
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
-    rows = corrections.corrected(finals_of(closed("a", count=5)).windows, [(1, 5)], 1)
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
     corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     with monkeypatch.context() as patch:
         patch.setattr(Local, "remove", dying(Local.remove))
