@@ -21,7 +21,7 @@ from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored, Views
-from service.outlets.outlet import Entry, Outlet, Position
+from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
 from service.outlets.silence import Silence
@@ -243,6 +243,20 @@ class Memory:
         return [key for entry in self.entries for key in entry.rows["key"].to_pylist()]
 
 
+class Refusing(Memory):
+    """Refuses the rows of some keys for themselves."""
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__()
+        self.refused = {*keys}
+
+    def write(self, entry: Entry) -> int:
+        found = {row: f"no {key}" for row, key in enumerate(entry.rows["key"].to_pylist()) if key in self.refused}
+        if found:
+            raise RefusedRowsError(found)
+        return super().write(entry)
+
+
 class Watcher:
     """Counts."""
 
@@ -308,6 +322,44 @@ def test_an_outlet_that_is_away_falls_behind_and_catches_up_in_order(begin: Begi
     assert after.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == [f"k{batch}" for batch in range(4)]
     assert not after.progress()["files"].is_behind
+
+
+@pytest.mark.silent("0.5")
+def test_a_row_that_an_outlet_refuses_is_set_aside_and_the_others_go_on(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Refusing("bad", "worse")
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [closed("a", "bad", "b", "worse")])
+    made.publish(micro_batch(1, 1, 10), [closed("c")])
+    assert memory.keys == ["a", "b", "c"]
+    assert made.progress()["files"].refused == 2
+    (file,) = (tmp_path / "outlets").glob("refused-files-*")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["refused"], line["key"], line["count"]) for line in lines] == [
+        ("no bad", "bad", 2),
+        ("no worse", "worse", 2),
+    ]
+    assert (
+        f"The outlet files refuses 2 rows of batch 0 of epoch 1, which are set aside in {file}: no bad" in caplog.text
+    )
+    made.close()
+    # They are still reported after a restart, until the file is removed.
+    assert begin(memory, committed=1, epoch=2).progress()["files"].refused == 2
+
+
+def test_an_outlet_that_refuses_more_than_some_rows_is_away_and_nothing_is_set_aside(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.outlets.delivery.MOST_REFUSED", 1)
+    memory = Refusing("bad", "worse")
+    made = begin(memory)
+    made.publish(micro_batch(1, 0), [closed("a", "bad", "b", "worse")])
+    assert "The outlet files refuses 2 of 4 rows: no bad" in made.progress()["files"].error
+    assert not [*(tmp_path / "outlets").glob("refused-*")]
+    memory.refused = {"bad"}
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "b", "worse"]
 
 
 def test_a_backlog_above_max_pending_makes_batches_wait_and_fail(begin: Begin) -> None:
