@@ -348,6 +348,14 @@ MUTATIONS = (
         (_ARCHIVE,),
     ),
     Mutation(
+        "outlet-correction-waits",
+        "corrected values wait for the next batch",
+        "outlets lack them for as long as all input is silent",
+        ("P1",),
+        (Edit("service/outlets/publication.py", "        self._take_corrected(Position.of(committed))\n", ""),),
+        (_UNIT + "test_corrected_values_leave_while_all_input_is_silent",),
+    ),
+    Mutation(
         "outlet-row-refused-stops",
         "an outlet that refuses a row takes the row again and again",
         "later finals of all views wait behind one row for ever",

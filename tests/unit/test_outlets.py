@@ -619,6 +619,26 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     ]
 
 
+@pytest.mark.silent("0.6")
+def test_corrected_values_leave_while_all_input_is_silent(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    memory, outbox = Memory(), Outbox(Local(tmp_path))
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [closed("a")])
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1_790_000_000)
+    for number in (1, 2):
+        corrections.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
+    for _ in range(3):
+        made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z")).windows])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "z", "a", "a"]
+    assert not corrections.names(outbox)
+    made.publish(micro_batch(1, 1, 10), [closed("b")])
+    assert memory.keys == ["a", "z", "a", "a", "b"]
+
+
 def test_a_backfill_does_not_take_the_place_of_values_that_only_outlets_have() -> None:
     """Redis says by its revision that a value has changed; of what has expired, nobody knows."""
     rows = finals_of(closed("a", "b", count=5)).windows
