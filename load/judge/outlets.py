@@ -1,7 +1,7 @@
 """What outlets hold, read by clients of their own, against what the oracle expects: missing, twice, different.
 
-Only what is closed is compared: of each key the row with the largest revision. A row that the oracle does not call closed is a
-difference, unless silence had closed the value: later readings may have opened it again.
+Only what is closed is compared: of each key the row with most readings, and of several that with the largest revision. A row that
+the oracle does not call closed is a difference, unless silence had closed the value: later readings may have opened it again.
 """
 
 import math
@@ -72,7 +72,7 @@ def _check(
         if count > 1:
             verdict.add("outlet.duplicates", f"{name}: {key} is there {count} times")
     newest: dict[Key, Row] = {}
-    for row in sorted(rows, key=lambda row: int(row["revision"])):
+    for row in sorted(rows, key=lambda row: (int(row["count"]), int(row["revision"]))):
         newest[tuple(row[each] for each in names)] = row
     for key, value in wanted.items():
         actual = newest.pop(key, None)

@@ -364,6 +364,50 @@ MUTATIONS = (
         (_ARCHIVE,),
     ),
     Mutation(
+        "outlet-correction-waits",
+        "corrected values wait for the next batch",
+        "outlets lack them for as long as all input is silent",
+        ("P1",),
+        (Edit("service/outlets/publication.py", "        self._take_corrected(Position.of(committed))\n", ""),),
+        (_UNIT + "test_corrected_values_leave_while_all_input_is_silent",),
+    ),
+    Mutation(
+        "outlet-row-refused-stops",
+        "an outlet that refuses a row takes the row again and again",
+        "later finals of all views wait behind one row for ever",
+        ("P1", "P6"),
+        (
+            Edit(
+                "service/outlets/delivery.py",
+                "            except RefusedRowsError as error:\n",
+                "            except ZeroDivisionError as error:\n",
+            ),
+        ),
+        (_UNIT + "test_a_row_that_an_outlet_refuses_is_set_aside_and_the_others_go_on",),
+    ),
+    Mutation(
+        "outlet-newest-by-revision",
+        "a row with a larger revision and fewer readings is the newest",
+        "a backfill with more readings does not replace a corrected row that has expired in Redis",
+        ("P1",),
+        (
+            Edit(
+                "service/outlets/jdbc.py",
+                "(excluded.count, excluded.revision) >= (present.count, present.revision)",
+                "(excluded.revision, excluded.count) >= (present.revision, present.count)",
+            ),
+        ),
+        (_STREAM + "test_a_row_of_a_table_is_replaced_by_one_with_more_readings_and_never_by_one_with_fewer",),
+    ),
+    Mutation(
+        "key-without-bound",
+        "a key may have any length",
+        "rows of a table of PostgreSQL are refused",
+        ("P6",),
+        (Edit("service/aggregation/windows.py", "    if pc.any(is_long).as_py():\n", "    if False:\n"),),
+        ("tests/unit/test_partial_aggregation.py::test_a_key_that_is_too_long_for_a_database_counts_as_other",),
+    ),
+    Mutation(
         "outlet-added-gets-past",
         "an outlet that is added gets the last entry of a correction, a backfill or a silence",
         "an outlet has rows twice after a backfill",

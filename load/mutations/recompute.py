@@ -47,6 +47,35 @@ MUTATIONS = (
         (_CLOSED + "test_what_is_open_or_closed_by_silence_is_left_to_the_service",),
     ),
     Mutation(
+        "correction-compares-counts",
+        "correct.lua takes values with as many readings for the same",
+        "outlets have the corrected value, and Redis keeps the former one",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/correct.lua",
+                "      elseif its and new then\n",
+                "      elseif false then\n",
+            ),
+        ),
+        (
+            "tests/integration/test_closed_sink.py::"
+            "test_a_window_with_as_many_readings_of_other_values_is_replaced_and_rounding_is_no_difference",
+        ),
+    ),
+    Mutation(
+        "attributes-of-now",
+        "the past is computed with the reference of now",
+        "the readings of a device that has moved count at both sites",
+        ("P1",),
+        (Edit("service/reference/history.py", "    if not uses or {", "    if True or {"),),
+        (
+            "tests/integration/test_moved.py::"
+            "test_a_late_reading_of_a_device_that_has_moved_or_left_counts_once_and_takes_no_other_with_it",
+            "tests/unit/test_reference_history.py::test_a_record_has_the_attributes_of_the_batch_that_has_read_it",
+        ),
+    ),
+    Mutation(
         "correction-not-fenced",
         "correct.lua does not ask whether another correction has begun",
         "a run that was overtaken takes back what the newer one wrote",

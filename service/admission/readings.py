@@ -116,7 +116,8 @@ def admit(
     if not lookup.needed(settings):
         attributes = None
     if attributes is not None:
-        flat = lookup.add(flat, settings, attributes, of_reference)
+        partition = _partition_code(settings.kafka.topics)
+        flat = lookup.add(flat, settings, attributes, of_reference, partition=partition)
     if predicates:
         flat = filters.add(flat, predicates, _values(settings, of_reference, has_reference=attributes is not None))
     ranges = _ranges(settings, has_own=attributes is not None)

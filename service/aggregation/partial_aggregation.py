@@ -13,7 +13,7 @@ The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
 from service.checkpoint.event_time import BatchState
 from service.reference.attributes import DEVICE, Attributes
+from service.reference.history import Then
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import EVENTS, View
@@ -63,6 +64,7 @@ _REJECT = to_arrow_schema(REJECT_TYPE)
 GONE = "a removed topic"
 """Takes the place of the name of a topic that the settings do not have any more."""
 
+_PLACE = ("from_partition", "offset")
 STRETCH = 20_000
 """Rejects of so many successive offsets of a partition go to one bucket. Its task reads the records between them, too, and then
 seeks the next stretch, which takes as long as some 2,500 records (service/rejects/fetch.py)."""
@@ -213,6 +215,11 @@ class Fold:
         self, readings: pa.Table, watermark_ms: int = 0, devices: str = "", seen: SeenKeys | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
+        if isinstance(self.attributes, Then):
+            for rows, attributes in self.attributes.split(*(readings[name].to_numpy() for name in _PLACE)):
+                step = replace(self, attributes=attributes)
+                yield from step.fold(readings.take(pa.array(rows)), watermark_ms, devices, seen)
+            return
         if self.has_filter:
             is_filtered = pc.and_(pc.is_null(readings["device"]), pc.is_null(readings["reject"]))
             filtered = pc.sum(is_filtered).as_py()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from service.admission.decode import OTHER
 from service.reference.attributes import DEVICE
 from service.settings import View
 from state.columns import factorise
@@ -24,6 +25,8 @@ from state.statistics import COLUMNS, Columns, Taken, columns_of
 ALL = "all"
 NONE = "(none)"
 """Key of a view over all devices, and of a missing attribute."""
+KEY_BYTES = 2_048
+"""A longer key counts as OTHER in each of its columns: PostgreSQL has at most 2,704 bytes for all columns of a primary key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,9 @@ def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | No
     else:
         # Without the escape, ("a|b", "c") and ("a", "b|c") would share a key, and a device could write into another's window.
         text = pc.binary_join_element_wise(*(pc.fill_null(_escaped(column), NONE) for column in columns), "|")
+    is_long = pc.greater(pc.binary_length(text), KEY_BYTES)
+    if pc.any(is_long).as_py():
+        text = pc.if_else(is_long, "|".join([OTHER] * len(columns)), text)
     return Groups(*factorise(text))
 
 

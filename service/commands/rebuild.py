@@ -44,6 +44,8 @@ from service.recompute.comparison import Comparison
 from service.redis import link
 from service.redis.keys import Keys, shards
 from service.redis.link import Budget
+from service.reference import history
+from service.reference.folder import REFERENCE, SharedFolder
 from service.rejects.fence import Fence
 from service.settings import Settings
 from service.spark.files import Local
@@ -230,7 +232,7 @@ class _Rebuild:
             with suppress(FileNotFoundError):
                 if name == skips.NAME or not (self.folders.beside / name).exists():
                     self.beside.replace(name, self.used.read(name))
-        for folder in ("reference", "schemas"):
+        for folder in (REFERENCE, "schemas"):
             source, target = self.folders.used / folder, self.folders.beside / folder
             if source.exists() and not target.exists():
                 shutil.copytree(source, self.folders.beside / f".{folder}", dirs_exist_ok=True)
@@ -428,6 +430,11 @@ class _Rebuild:
                 for each in self.used.names(name):
                     with suppress(FileNotFoundError):
                         self.beside.replace(f"{name}/{each}", self.used.read(f"{name}/{each}"))
+        # Closed values stay as the service has counted them, with the snapshots of then.
+        uses = history.read(SharedFolder(self.folders.used / REFERENCE)).uses
+        for name in (*(f"{use.version}.arrow" for use in uses), history.NAME):
+            with suppress(FileNotFoundError):
+                self.beside.replace(f"{REFERENCE}/{name}", self.used.read(f"{REFERENCE}/{name}"))
         self.beside.remove(starts.NAME)
         manifest.set_format(self.beside, self._versions().format)
 

@@ -28,6 +28,7 @@ class Outlets:
         self.behind = series.gauge(
             "outlet_behind", "1 while batches do not wait for an outlet that lacks finals", "outlet"
         )
+        self.refused = series.gauge("outlet_refused_rows", "Final values that an outlet refuses, set aside", "outlet")
         self._ask: Ask = dict
 
     def named(self, outlets: "Iterable[Outlet]") -> None:
@@ -40,6 +41,7 @@ class Outlets:
             self.batches.labels(name).set_function(partial(self._of, name, lambda each: each.pending))
             self.pending.labels(name).set_function(partial(self._of, name, lambda each: each.pending_bytes))
             self.behind.labels(name).set_function(partial(self._of, name, lambda each: each.is_behind))
+            self.refused.labels(name).set_function(partial(self._of, name, lambda each: each.refused))
             self.age.labels(name).set_function(partial(self._of, name, _age_s))
 
     def watch(self, ask: Ask) -> None:
@@ -55,6 +57,7 @@ class Outlets:
                 "age_s": round(_age_s(each)),
                 "is_behind": each.is_behind,
                 "error": each.error,
+                "refused_rows": each.refused,
             }
             for name, each in self._ask().items()
         }

@@ -240,6 +240,8 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
         yield f"outlet {name} {lacks if outlet['pending_batches'] else 'has everything'}"
         if outlet["error"]:
             yield f"outlet {name} is away: {outlet['error']}"
+        if outlet.get("refused_rows"):
+            yield f"outlet {name} refuses {outlet['refused_rows']} rows: docs/outlets.md#rows-that-an-outlet-refuses"
     checkpoint = document.get("checkpoint")
     if checkpoint is not None:
         yield f"checkpoint: batch {checkpoint['batch']} is committed, {_lag(checkpoint)}"

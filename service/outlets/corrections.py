@@ -7,16 +7,15 @@ once. A correction that is cut off leaves its values again when it is repeated, 
 """
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from service.outlets.outbox import FOLDER, Outbox, Scope, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION
 from state import codec
+from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.windows import empty
 
@@ -53,27 +52,10 @@ def names(outbox: Outbox) -> list[str]:
     return sorted(found, key=lambda name: tuple(map(int, name.split("-")[1:])))
 
 
-InRedis = Sequence[tuple[int, int] | None]
-"""Revision and count that Redis has for the key of each row of a table, None for no key."""
+def with_revision(table: pa.Table, revision: int, in_redis: Ints | None = None) -> pa.Table:
+    """Return values with a revision, which is larger than any before, of which Redis may have forgotten some.
 
-
-def corrected(table: pa.Table, stored: InRedis, revision: int) -> pa.Table:
-    """Return the rows that Redis has with as many readings, or has no more, with a revision.
-
-    It must be larger than any before, which Redis may have forgotten: with the key, or with all of its data.
+    With `in_redis`, the revisions there, rows that never changed in Redis, or are there no more, have revision 0.
     """
-    return _kept(table, stored, np.full(table.num_rows, revision, np.int64))
-
-
-def backfilled(table: pa.Table, stored: InRedis, revision: int) -> pa.Table:
-    """Return the rows as `corrected` does. Those that never changed in Redis, or are there no more, have revision 0: outlets
-    may have newer ones."""
-    has_changed = [each is not None and each[0] > 0 for each in stored]
-    return _kept(table, stored, np.where(np.array(has_changed, np.bool_), revision, 0))
-
-
-def _kept(table: pa.Table, stored: InRedis, revisions: npt.NDArray[np.int64]) -> pa.Table:
-    counts: npt.NDArray[np.int64] = table["count"].to_numpy()
-    keep = [each is None or each[1] == count for each, count in zip(stored, counts, strict=True)]
-    column = pa.field(REVISION, pa.int64(), nullable=False)
-    return table.append_column(column, pa.array(revisions)).filter(pa.array(keep, pa.bool_()))
+    revisions = np.full(table.num_rows, revision, np.int64) if in_redis is None else np.where(in_redis, revision, 0)
+    return table.append_column(pa.field(REVISION, pa.int64(), nullable=False), pa.array(revisions))

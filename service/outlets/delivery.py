@@ -3,15 +3,18 @@
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from service import failpoint
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.outlets import tables
 from service.outlets.outbox import Finals, Outbox, Stored
-from service.outlets.outlet import Entry, Outlet, Position
+from service.outlets.outlet import MOST_REFUSED, Entry, Outlet, Position, RefusedRowsError
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.threads import Thread
@@ -24,13 +27,14 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far an outlet is. `pending` entries of `pending_bytes` are not in it, the oldest since `oldest_ms` (the clock's time,
-    None for none). `error` is why it is away, "" when it is not."""
+    None for none). `error` is why it is away, "" when it is not. `refused` rows are set aside in the outbox."""
 
     pending: int
     pending_bytes: int
     oldest_ms: int | None
     error: str
     is_behind: bool
+    refused: int = 0
 
 
 class Delivery:
@@ -64,6 +68,7 @@ class Delivery:
         self._reached: Position | None = None
         self._is_open = False
         self._error: TidemarkError | None = None
+        self._refused = outbox.refused(options.name)
         self._thread = Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
 
     def start(self) -> None:
@@ -109,7 +114,7 @@ class Delivery:
             size = self._pending_bytes()
             oldest_ms = self._pending[0].at_ms if self._pending else None
             error = str(self._error) if self._error is not None else ""
-            return Progress(len(self._pending), size, oldest_ms, error, self.is_behind)
+            return Progress(len(self._pending), size, oldest_ms, error, self.is_behind, self._refused)
 
     def failure(self) -> OutletError:
         """Return the error for a batch that has waited in vain."""
@@ -151,10 +156,28 @@ class Delivery:
             return
         entry = self._entry(self._outbox.load(stored))
         if entry.rows.num_rows:
-            written = self._outlet.write(entry)
+            try:
+                written = self._outlet.write(entry)
+            except RefusedRowsError as error:
+                entry = self._set_aside(entry, error.messages)
+                written = self._outlet.write(entry)
             failpoint.hit("half_delivered")
             self._on_write(entry.rows.num_rows, written)
         self._reached = entry.position
+
+    def _set_aside(self, entry: Entry, messages: Mapping[int, str]) -> Entry:
+        """Store the rows that the outlet refuses, and return the entry without them. Raises OutletError for too many."""
+        name, first = self.options.name, next(iter(messages.values()))
+        if len(messages) > MOST_REFUSED:
+            what = f"The outlet {name} refuses {len(messages)} of {entry.rows.num_rows} rows: {first}"
+            raise OutletError(what, remedy="Mend it: docs/outlets.md#rows-that-an-outlet-refuses")
+        is_refused = pa.array([row in messages for row in range(entry.rows.num_rows)])
+        file = self._outbox.set_aside(name, entry.position, entry.rows.filter(is_refused), [*messages.values()])
+        with self._changed:
+            self._refused = self._outbox.refused(name)
+        text = "The outlet %s refuses %d rows of %s, which are set aside in %s: %s"
+        _log.warning(text, name, len(messages), entry.position, file, first)
+        return replace(entry, rows=entry.rows.filter(pc.invert(is_refused)))
 
     def _entry(self, finals: Finals) -> Entry:
         position = finals.position

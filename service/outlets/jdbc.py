@@ -11,7 +11,7 @@ so no other client is needed.
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,13 +23,15 @@ from pyspark.sql import SparkSession
 
 from service.errors import OutletError, OutletRefusedError, TidemarkError
 from service.outlets import outlet, tables
-from service.outlets.outlet import Entry, Position
+from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
 from service.settings import JdbcOutlet, Settings
 
 POSITIONS = "tidemark_outlets"
 _TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", tables.TIME: "timestamptz"}
 _REFUSALS = re.compile(r"28|3D|3F|42|0A|22|23|25006")
 """Classes of SQLSTATE for which waiting does not help: a login, a database, a right, a table, a type, a read-only server."""
+_OF_A_ROW = re.compile(r"22|23|54|P0001")
+"""Classes of SQLSTATE of rows: a value that does not fit, a constraint, a key longer than an index entry, a trigger's error."""
 _STAGING = "tidemark_staging"
 _AT_ONCE = 20_000
 """Rows of one statement, which has to end within `timeout`. All statements of an entry are one transaction."""
@@ -95,18 +97,65 @@ class Jdbc:
             if entry.position.is_in(reached):
                 self._connection.rollback()
                 return 0
-            names, written = entry.rows.column_names, 0
-            self._run(
-                f"create temporary table {_STAGING} on commit drop as select {_names(names)} from {self._table} with no data"
-            )
-            for start in range(0, entry.rows.num_rows, _AT_ONCE):
-                content = _csv(entry.rows.slice(start, _AT_ONCE))
-                self._copy(content, names)
-                self._merge(names)
-                written += len(content)
-            self._note(entry.position)
-            self._connection.commit()
+            try:
+                written = self._put(entry.rows)
+                self._note(entry.position)
+                self._connection.commit()
+            except Py4JJavaError as error:
+                if not _OF_A_ROW.match(_state(error)):
+                    raise
+                self._connection.rollback()
+                raise RefusedRowsError(self._refused(entry.rows)) from None
             return written
+
+    def _put(self, rows: pa.Table) -> int:
+        """Write rows, and return their bytes."""
+        names, written = rows.column_names, 0
+        self._run(f"create temporary table if not exists {_STAGING} on commit drop as {self._nothing(names)}")
+        for start in range(0, rows.num_rows, _AT_ONCE):
+            content = _csv(rows.slice(start, _AT_ONCE))
+            self._copy(content, names)
+            self._merge(names)
+            written += len(content)
+        return written
+
+    def _nothing(self, names: Sequence[str]) -> str:
+        return f"select {_names(names)} from {self._table} with no data"
+
+    def _refused(self, rows: pa.Table) -> dict[int, str]:
+        """Return the rows that the server refuses, by number, found by halves, with its messages; changes nothing.
+
+        Raises OutletError where it refuses more than MOST_REFUSED.
+        """
+        refused: dict[int, str] = {}
+        parts = [(0, rows.num_rows)]
+        while parts:
+            start, end = parts.pop()
+            self._run("savepoint part")
+            try:
+                self._put(rows.slice(start, end - start))
+                self._run("set constraints all immediate")
+                self._run("release savepoint part")
+            except Py4JJavaError as error:
+                if not _OF_A_ROW.match(_state(error)):
+                    raise
+                self._run("rollback to savepoint part")
+                if end - start > 1:
+                    middle = (start + end) // 2
+                    parts += [(middle, end), (start, middle)]
+                    continue
+                refused[start] = str(self._problem(error))
+            if len(refused) > MOST_REFUSED:
+                raise self._refuses_all(refused)
+        self._connection.rollback()
+        if not refused:
+            what = f"{self._place}: rows were refused, and are not any more"
+            raise OutletError(what)
+        return refused
+
+    def _refuses_all(self, refused: Mapping[int, str]) -> OutletError:
+        what = f"{self._place}: more than {MOST_REFUSED} rows of a batch are refused: {next(iter(refused.values()))}"
+        return OutletError(what, remedy=f"Mend the table {self._options.table}: its constraints, triggers and types")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -143,7 +192,11 @@ class Jdbc:
         self._connection.commit()
 
     def _create(self) -> None:
-        """Create the tables, and columns that the table lacks."""
+        """Create the tables, and columns that the table lacks.
+
+        Two outlets of one database do so one after the other: "if not exists" alone fails where both create (PostgreSQL 16).
+        """
+        self._one("select pg_advisory_xact_lock(hashtext(?))::text", POSITIONS)
         self._run(f"create table if not exists {self._positions} (outlet text primary key, position text not null)")
         columns = [f'"{field.name}" {_TYPES[field.type]}' for field in self._schema]
         null = ["" if field.nullable else " not null" for field in self._schema]
@@ -172,13 +225,13 @@ class Jdbc:
         self._connection.unwrap(kind).getCopyAPI().copyIn(copy, stream)
 
     def _merge(self, names: Sequence[str]) -> None:
-        """Replace rows that are not newer: of a smaller revision, or of the same one with no more readings."""
+        """Replace rows that are not newer: with fewer readings, or as many and no larger revision (`tables.NEWEST`)."""
         values = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name not in self._key)
         self._run(
             f"insert into {self._table} as present ({_names(names)}) "
             f"select distinct on ({_names(self._key)}) {_names(names)} from {_STAGING} "
             f"on conflict ({_names(self._key)}) do update set {values} "
-            "where (excluded.revision, excluded.count) >= (present.revision, present.count)"
+            "where (excluded.count, excluded.revision) >= (present.count, present.revision)"
         )
 
     def _run(self, sql: str, *arguments: str) -> None:
@@ -222,15 +275,20 @@ class Jdbc:
 
     def _problem(self, error: Py4JJavaError) -> OutletError:
         cause: Any = error.java_exception
-        try:
-            state = str(cause.getSQLState() or "")
-        except Py4JError:
-            state = ""  # no SQLException
+        state = _state(error)
         message = " ".join(str(cause.getMessage() or cause.toString()).split())
         secret = self._options.secret()
         what = f"{self._place}: {message.replace(secret, '***') if secret else message}"
         remedy = f"Check url, user, password and table of the outlet {self._options.name}, and that the server can be reached"
         return (OutletRefusedError if _REFUSALS.match(state) else OutletError)(what, remedy=remedy)
+
+
+def _state(error: Py4JJavaError) -> str:
+    """Return the SQLSTATE of an error, "" for one that has none."""
+    try:
+        return str(error.java_exception.getSQLState() or "")
+    except Py4JError:
+        return ""  # no SQLException
 
 
 def _names(names: Sequence[str]) -> str:

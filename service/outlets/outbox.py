@@ -2,6 +2,7 @@
 
     outlets/<batch>-<part>-<digest>     an entry: a header of JSON, and packed changes (state/codec.py)
     outlets/term                        the largest epoch that has written to the outlets
+    outlets/refused-<outlet>-<entry>    rows that an outlet refuses for what they hold, as lines of JSON, each with the reason
 
 An entry is written in full or not at all, before progress is written, so every entry that an outlet may need is there. A replay
 of the batch makes the same entry under the same name.
@@ -154,6 +155,26 @@ class Outbox:
             except OSError as error:
                 what = f"{self.files}/{TERM}: {error}"
                 raise unusable(what, remedy=RESTORE) from error
+
+    def set_aside(self, outlet: str, position: Position, rows: pa.Table, reasons: Sequence[str]) -> str:
+        """Store rows of an entry that an outlet refuses, and return where. The same entry replaces its file."""
+        name = f"{FOLDER}/refused-{outlet}-{position.name}"
+        lines = [
+            json.dumps({"refused": reason, **row}, default=str, ensure_ascii=False)
+            for reason, row in zip(reasons, rows.to_pylist(), strict=True)
+        ]
+        try:
+            self.files.replace(name, "".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            what = f"{self.files}/{name}: {error}"
+            raise unusable(what, remedy=RESTORE) from error
+        return f"{self.files}/{name}"
+
+    def refused(self, outlet: str) -> int:
+        """Return the number of rows that are set aside for an outlet."""
+        files = self.files
+        names = [name for name in files.names(FOLDER) if name.startswith(f"refused-{outlet}-")]
+        return sum(self._content(f"{FOLDER}/{name}").count(b"\n") for name in names)
 
     def read(self, name: str) -> tuple[list[bytes], Views]:
         """Return the payloads and views of an entry that was written under a name."""

@@ -1,7 +1,7 @@
 """The protocol of an outlet. docs/outlets.md shows how to write another one.
 
     outlet.open(epoch)      connect, create what is missing, lock older writers out; returns the position
-    outlet.write(entry)     write the rows of an entry, and its position
+    outlet.write(entry)     write the rows of an entry, and its position; RefusedRowsError names rows that the store never takes
     outlet.close()          drop the connections; `open` may follow
 
 `Delivery` calls these from one thread. It writes entries in order, and each entry once, unless the process dies or the outlet
@@ -95,6 +95,18 @@ class Entry:
     rows: pa.Table
 
 
+MOST_REFUSED = 100
+"""Rows of an entry that are set aside. A store that refuses more of them refuses all that comes: it is mended first."""
+
+
+class RefusedRowsError(Exception):
+    """The store refuses rows of an entry for what they hold, and has none of the entry. `messages` are by the rows' numbers."""
+
+    def __init__(self, messages: Mapping[int, str]) -> None:
+        self.messages = messages
+        super().__init__(f"{len(messages)} rows are refused: {next(iter(messages.values()))}")
+
+
 class Outlet(Protocol):
     """Where finals go. All methods raise OutletError, OutletRefusedError where waiting does not help, or FencedError."""
 
@@ -109,7 +121,10 @@ class Outlet(Protocol):
         """
 
     def write(self, entry: Entry) -> int:
-        """Write rows and position, and return the bytes sent. A row replaces an older row of its key, never a newer one."""
+        """Write rows and position, and return the bytes sent. A row replaces an older row of its key, never a newer one.
+
+        Raises RefusedRowsError for rows that the store refuses for themselves. The entry then comes without them.
+        """
 
     def close(self) -> None:
         """Drop the connections. Never raises."""

@@ -10,9 +10,8 @@
 A file is written under a hidden name and renamed. The position is written after the last file of an entry. An entry that is
 written again, because the position was lost, has the same files under the same names, so that it replaces them.
 
-A folder with many files is compacted: the rows of all its files, of a key only the one with the largest revision, become one
-file. Its metadata names the files that it replaces, which are then removed. If the process dies in between, the next `open`
-removes them.
+A folder with many files is compacted: the rows of all its files, of a key only the newest one, become one file. Its metadata
+names the files that it replaces, which are then removed. If the process dies in between, the next `open` removes them.
 
 pandas, pyarrow and Spark take the columns of the first file by name for those of all: they show no measure that was added later,
 and give no error. So if the files differ in their columns, the first one has them all.
@@ -193,9 +192,9 @@ class Parquet:
 
 
 def newest(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return of each key the row with the largest revision, epoch and batch, in the order of the table."""
+    """Return of each key the row that is largest in `tables.NEWEST`, in the order of the table."""
     known = [name for name in key if name in rows.column_names]
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*known, "revision", "epoch", "batch")])
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*known, *tables.NEWEST)])
     numbered: Any = rows.select(known).append_column("row", pa.array(range(rows.num_rows), pa.int64())).take(order)
     last = numbered.group_by(known, use_threads=False).aggregate([("row", "last")])["row_last"]
     return rows.take(pc.take(last, pc.sort_indices(last)))

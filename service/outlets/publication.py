@@ -111,7 +111,7 @@ class Outlets:
         self._settle()
 
     def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
-        """Have what silence has closed written, beside the batches: all that has not left before as it is.
+        """Write what silence has closed, beside the batches: all that has not left before as it is. Then take corrected values.
 
         `committed` is the last committed batch under the term's epoch, `windows` are those that end by the silence's time.
         """
@@ -124,6 +124,7 @@ class Outlets:
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
         self._silence.close(Position.of(committed), chosen, self._scope)
         self._store_beside()
+        self._take_corrected(Position.of(committed))
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each outlet is, by its name."""

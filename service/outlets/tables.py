@@ -19,6 +19,8 @@ from state.statistics import SESSION_STATISTICS, STATISTICS, Totals
 TIME = pa.timestamp("ms", "UTC")
 WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")
+NEWEST = ("count", "revision", "epoch", "batch")
+"""Of the rows of a key the largest in these columns is the newest: what Redis has forgotten is recomputed with revision 0."""
 REVISION = "revision"
 """A column of finals that were closed before; without it the revision is 0."""
 

@@ -205,8 +205,7 @@ class Publication:
         micro_batch = batch_report.running_batch(
             term.spark, name, batch, term.epoch, snapshot.version if snapshot else ""
         )
-        self.care.check(micro_batch)
-        resume.require_growing(micro_batch)
+        self._accept(micro_batch)
         most = self.times.limit(batch, self.batch_limit.records)
         before = self.times.before(batch)
         unread = self.times.unread(settings.kafka, micro_batch, most, settings.admission.max_hold_ms)
@@ -273,6 +272,15 @@ class Publication:
                 max(0, final_ms - after.watermark_ms),
             )
         )
+
+    def _accept(self, micro_batch: MicroBatch) -> None:
+        """Check the offsets of a batch, and note from which on its snapshot of the reference counts."""
+        self.care.check(micro_batch)
+        resume.require_growing(micro_batch)
+        if (
+            self.term.current_snapshot is not None and self.term.shadow is None
+        ):  # a rebuild counts nothing that readers see
+            self.term.current_snapshot.note(micro_batch)
 
     def _set_state(self, before: EventTime, unread: Collection[tuple[str, int]], devices: int, planned_ms: int) -> None:
         """Set what the tasks of the batch need to know of the stream."""

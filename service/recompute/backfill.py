@@ -51,8 +51,8 @@ def backfill(
         beside.writing(settings, fence, spark) as (running, sink),
     ):
         chosen = replace(sink, settings=_chosen(sink.settings, views))
-        if settings.reference is not None:
-            say("devices get the attributes of the reference snapshot that the service uses now")
+        for line in beside.unknown_attributes(running, settings):
+            say(line)
         run = Run(running, chosen, fence, source, rate or settings.service.fill_rate)
         valid = max(0, span[0]), min(span[1], EVENT_MS_LIMIT)  # Spark and Kafka refuse much larger times
         report = run.run(valid, say, watch, has_sessions=not views)

@@ -22,7 +22,7 @@ from service.outlets.outbox import views_of
 from service.recompute import archive, beside, closed_sink, late, past, rebuild
 from service.recompute.archive import Archive, Place
 from service.recompute.backfill_log import SESSIONS, WINDOWS, Log, Sessions
-from service.recompute.closed_sink import ClosedSink
+from service.recompute.closed_sink import ClosedSink, Values
 from service.recompute.rebuild import Chosen, Span
 from service.recompute.spans import Reader, Records, around_ms
 from service.rejects.fence import Fence
@@ -159,11 +159,11 @@ class Run:
         for name, many in zip((WINDOWS, SESSIONS), closed.unrecoverable, strict=True):
             report.unrecoverable[name] += many
         if self._fence is not None:
-            self._write(windows, sessions)
+            values = self._write(windows, sessions)
             failpoint.hit("half_backfilled")
             log.begin()
             if settings.outlets:
-                self._store(windows, sessions, log, self._fence)
+                self._store(values, log, self._fence)
             self._fence.check()
         if kind == WINDOWS:
             rejected = self._decided.rejected(part)
@@ -185,26 +185,23 @@ class Run:
         gap_ms = longest_gap_ms(self._settings)
         return {device: (start, last) for device, (start, last) in newest.items() if last + gap_ms >= end_ms}
 
-    def _write(self, windows: pa.Table, sessions: pa.Table) -> None:
-        """Do step 4."""
+    def _write(self, windows: pa.Table, sessions: pa.Table) -> tuple[Values, Values]:
+        """Do step 4. Return the values for the outlets."""
         start = self._sink.micro_batch.start
         sink = replace(self._sink, micro_batch=replace(closed_sink.progress(self._settings), start=start))
-        for written in sink.write_values(windows, sessions):
+        values = sink.write_values(windows, sessions)
+        for written in (each.written for each in values):
             self._report.written += written.written
             self._report.same += written.same
             self._report.poorer += written.poorer
         sink.confirm()
+        return values
 
-    def _store(self, windows: pa.Table, sessions: pa.Table, log: Log, fence: Fence) -> None:
+    def _store(self, values: tuple[Values, Values], log: Log, fence: Fence) -> None:
         """Store the values for the outlets, the changed ones with a new revision."""
+        windows, sessions = (corrections.with_revision(each.table, fence.began_ms, each.revisions) for each in values)
         for start in range(0, max(windows.num_rows, sessions.num_rows), AT_ONCE):
-            some = [table.slice(start, AT_ONCE) for table in (windows, sessions)]
-            rows = [
-                corrections.backfilled(each, closed_sink.revisions(self._settings, each), fence.began_ms)
-                for each in some
-            ]
-            if any(table.num_rows for table in rows):
-                log.store(views_of(self._settings), *rows)
+            log.store(views_of(self._settings), windows.slice(start, AT_ONCE), sessions.slice(start, AT_ONCE))
 
 
 def _counted(admitted: DataFrame, part: Span, rejects: Observation) -> DataFrame:

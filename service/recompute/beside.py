@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from service.admission import catalogs, column_values
+from service.admission import catalogs, column_values, readings
 from service.checkpoint import view_versions
 from service.errors import ReferenceDataError, SettingsError
 from service.pipeline import batch_report, failure
 from service.recompute import closed_sink
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.rebuild import Recomputation
-from service.reference import snapshots
-from service.reference.attributes import SERVING, Attributes
+from service.reference import history, snapshots
+from service.reference.attributes import SERVING, Stored
 from service.reference.folder import snapshot_folder
 from service.rejects.fence import Fence
 from service.settings import Settings, View
@@ -56,18 +56,36 @@ def writing(
 def with_recomputation(spark: SparkSession, sink: ClosedSink) -> tuple[ClosedSink, Recomputation]:
     """Return the sink with the offsets at which the last committed batch begins, and the recomputation for the sink's settings.
 
-    The recomputation has the schemas, column values and reference snapshot that the service has stored. Raises TidemarkError.
+    The recomputation has the schemas, column values and reference snapshots that the service has stored. Raises TidemarkError.
     """
     settings = sink.settings
     committed = batch_report.committed(spark, settings.service.checkpoint)
     start = committed.start if committed else {}
     known = catalogs.new_catalog(spark, settings).recorded()
     values = column_values.stored(settings, Files(spark, settings.service.checkpoint))
-    run = Recomputation(spark, settings, serving_attributes(spark, settings), known, values)
+    newest, then = serving_attributes(spark, settings), None
+    if newest is not None:
+        folder = snapshot_folder(spark, settings.service.checkpoint)
+        then = history.attributes(folder, newest, settings.kafka.topics, readings.number_of)
+    run = Recomputation(spark, settings, then, known, values)
     return replace(sink, micro_batch=replace(sink.micro_batch, start=start)), run
 
 
-def serving_attributes(spark: SparkSession, settings: Settings) -> Attributes | None:
+def unknown_attributes(spark: SparkSession, settings: Settings) -> Iterator[str]:
+    """Yield for people that the attributes of some time are not known, if that is so."""
+    if settings.reference is not None:
+        folder = snapshot_folder(spark, settings.service.checkpoint)
+        found = history.read(folder)
+        if not found.uses:
+            yield "devices get the attributes of the reference snapshot that the service uses now: it has noted no other"
+        elif found.is_cut:
+            first = found.uses[0]
+            begins = sorted((topic, *pair) for topic, each in first.begin.items() for pair in each.items())
+            places = ", ".join(f"{topic}[{partition}]@{offset}" for topic, partition, offset in begins)
+            yield f"records before {places} get the attributes of {first.version}, the oldest snapshot that is kept"
+
+
+def serving_attributes(spark: SparkSession, settings: Settings) -> Stored | None:
     """Return the attributes of the snapshot that the service uses, or used last; None without a reference."""
     if settings.reference is None:
         return None

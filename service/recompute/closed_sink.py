@@ -1,12 +1,13 @@
 """Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 
 from service import clock, failpoint
@@ -20,6 +21,7 @@ from service.publication.rows import (
     Stamp,
     as_of_watermark,
     by_shard,
+    last_of,
     session_rows,
     window_rows,
 )
@@ -27,6 +29,7 @@ from service.redis import client as redis_client
 from service.redis.keys import Keys, shard_of, shards
 from service.redis.link import Budget, Link, Place, Reply, link, reader
 from service.settings import Redis, Settings
+from state.columns import Ints
 from state.statistics import STATISTICS
 
 SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
@@ -34,19 +37,44 @@ _BEGINNING = "the beginning of a correction"
 _AGAIN = "Nothing is lost: run it again"
 
 _SAME = {"window": ("count", "end"), "session": ("count", "last", "reason", "state")}
-"""Two values with these fields equal are the same."""
+"""Two values that differ in one of these fields are not the same."""
+_ROUNDED = frozenset({"sum", "mean", "delta", "rate"})
+_NOT_COMPARED = frozenset({"stddev", "start", "duration", "closed_by", "merged_into", "complete_from"})
+"""Fields of no statistic, and the deviation, whose rounding has no bound relative to itself: the others tell values apart."""
+_Outcomes = Mapping[bytes | None, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """Rows by outcome: `same` were right already, `poorer` have more readings in Redis, `opened` are open there, `gone` were to
-    be merged and do not exist."""
+    be merged and do not exist. `outcomes` has, by key, the number of the outcome, from 1 on, and the revision in Redis."""
 
     written: int = 0
     same: int = 0
     poorer: int = 0
     opened: int = 0
     gone: int = 0
+    outcomes: _Outcomes = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, outcomes: _Outcomes) -> "Written":
+        """Count the rows of each outcome."""
+        counts = Counter(number for number, _ in outcomes.values())
+        written, same, poorer, opened, gone = (counts[number] for number in range(1, 6))
+        return cls(written, same, poorer, opened, gone, outcomes)
+
+
+_POORER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values that were to be written. `table` has those of them that Redis has now, or that have expired there, and `revisions`
+    what Redis has of these, 0 where it has none. What Redis has otherwise is not among them: outlets are to have the same."""
+
+    written: Written
+    table: pa.Table
+    revisions: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +94,45 @@ class ClosedSink:
 
     def write(self, rows: Sequence[Rows]) -> Written:
         """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
-        parts = [self._write(each, shard) for shard, each in enumerate(rows) if len(each) and shard in self.servers]
-        return Written(*(sum(counts) for counts in zip(*map(astuple, parts), strict=True)))
+        outcomes: dict[bytes | None, tuple[int, int]] = {}
+        for shard, each in enumerate(rows):
+            if len(each) and shard in self.servers:
+                outcomes |= self._write(each, shard)
+        return Written.of(outcomes)
 
-    def _write(self, rows: Rows, shard: int) -> Written:
+    def _write(self, rows: Rows, shard: int) -> _Outcomes:
         what = f"{rows.kind.name}s"
         replies = self._run(shard, self._calls(rows, self.marks.get(shard, "")), what)
-        written = Written(*(sum(map(int, column)) for column in zip(*replies, strict=True)))
-        if written.opened and shard not in self.marks:  # during a republish the daemon writes open values
-            msg = f"{self._place(shard, what)}: {written.opened} are open, though progress says that they are closed"
+        numbers = [int(number) for reply in replies for number in reply]
+        outcomes = dict(zip(rows.keys, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
+        opened = Written.of(outcomes).opened
+        if opened and shard not in self.marks:  # during a republish the daemon writes open values
+            msg = f"{self._place(shard, what)}: {opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
-        return written
+        return outcomes
 
-    def write_values(self, windows: pa.Table, sessions: pa.Table) -> tuple[Written, Written]:
+    def write_values(self, windows: pa.Table, sessions: pa.Table) -> tuple[Values, Values]:
         """Write closed windows and sessions (state.windows.schema, state.layout.session_schema) that have not expired."""
         settings, watermark_ms = self.settings, self.micro_batch.watermark_ms
-        at, stores = (watermark_ms, settings.sessions.gap_ms), shards(settings.redis)
         ahead_ms = settings.admission.max_ahead_ms
-        windows_of, sessions_of = by_shard(windows, len(stores)), by_shard(sessions, len(stores))
-        final = self.write(
-            [
-                as_of_watermark(window_rows(part, keys, settings.views, watermark_ms, ahead_ms=ahead_ms), *at)[0]
-                for keys, part in zip(stores, windows_of, strict=True)
-            ]
+        return (
+            self._values(
+                windows, lambda part, keys: window_rows(part, keys, settings.views, watermark_ms, ahead_ms=ahead_ms)
+            ),
+            self._values(
+                last_of(sessions, ["device", "start"]), lambda part, keys: session_rows(part, keys, settings.sessions)
+            ),
         )
-        closed = self.write(
-            [
-                as_of_watermark(session_rows(part, keys, settings.sessions), *at)[0]
-                for keys, part in zip(stores, sessions_of, strict=True)
-            ]
-        )
-        return final, closed
+
+    def _values(self, table: pa.Table, format_rows: Callable[[pa.Table, Keys], Rows]) -> Values:
+        at, stores = (self.micro_batch.watermark_ms, self.settings.sessions.gap_ms), shards(self.settings.redis)
+        parts = by_shard(table, len(stores))
+        rows = [format_rows(part, keys) for keys, part in zip(stores, parts, strict=True)]
+        written = self.write([as_of_watermark(each, *at)[0] for each in rows])
+        found = [written.outcomes.get(key, (0, 0)) for each in rows for key in each.keys]
+        numbers = np.array(found, np.int64).reshape(-1, 2)
+        keep = numbers[:, 0] != _POORER
+        return Values(written, pa.concat_tables(parts).filter(pa.array(keep)), numbers[keep, 1])
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""
@@ -119,6 +155,7 @@ class ClosedSink:
                 fields=list(part.fields),
                 columns=list(part.fields.values()),
                 same=_SAME[rows.kind.name],
+                **_compared(rows),
                 **({"known": list(STATISTICS)} if rows.kind is WINDOW else {}),
                 **part.shared,
             )
@@ -191,30 +228,11 @@ def _progress(options: Redis, keys: Keys, mark: str) -> MicroBatch:
     return MicroBatch(epoch, batch, int(fields["watermark"]), {}, ends, fields.get("reference", ""))
 
 
-def revisions(settings: Settings, table: pa.Table) -> list[tuple[int, int] | None]:
-    """Return revision and count that Redis has for each window or session, None for one that has expired. Raises SinkError."""
-    stores = shards(settings.redis)
-    is_window = "view" in table.column_names
-    places = table.select(["view", "measure", "key", "start"] if is_window else ["device", "start"]).to_pylist()
-    found: list[tuple[int, int] | None] = [None] * len(places)
-    by_shard = defaultdict[int, list[int]](list)
-    for row, place in enumerate(places):
-        by_shard[shard_of(place["key" if is_window else "device"], len(stores))].append(row)
-    for shard, rows in by_shard.items():
-        keys = stores[shard]
-        with reader(settings.redis, keys, "the revisions of corrected values") as (client, budget):
-            pipe = client.pipeline(transaction=False)
-            for row in rows:
-                place = places[row]
-                name = (
-                    f"window:{place['view']}:{place['measure']}:{place['key']}:{place['start']}"
-                    if is_window
-                    else f"session:{place['device']}:{place['start']}"
-                )
-                pipe.hmget(f"{keys.prefix}:{name}", "revision", "count")
-            for row, (revision, count) in zip(rows, budget.attempt(pipe.execute), strict=True):
-                found[row] = None if count is None else (int(revision or 0), int(count))
-    return found
+def _compared(rows: Rows) -> dict[str, list[str]]:
+    """Return the fields by which correct.lua tells rows apart that have equal fields of _SAME."""
+    names = [name for name in rows.fields if name not in {*_SAME[rows.kind.name], *_NOT_COMPARED}]
+    rounded = [name for name in names if name.rpartition(".")[2] in _ROUNDED]
+    return {"equal": [name for name in names if name not in rounded], "rounded": rounded}
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:

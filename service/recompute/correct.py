@@ -106,6 +106,8 @@ def correct(
             return Report()
         with beside.writing(settings, fence, spark) as (running, sink):
             beside.require_complete(sink.settings.closing_views)
+            for line in beside.unknown_attributes(running, settings):
+                say(line)
             report = Correction(running, sink, log, fence).run(todo)
     for line in report.lines():
         say(f"nothing is written; without --dry-run: {line}" if dry else line)
@@ -226,16 +228,15 @@ class Correction:
         if self._fence is None:
             report.windows, report.sessions = report.windows + complete.num_rows, report.sessions + sessions.num_rows
             return
-        final, closed = self._sink.write_values(complete, sessions)
+        values = self._sink.write_values(complete, sessions)
+        final, closed = (each.written for each in values)
         report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
         report.same += final.same + closed.same
         report.poorer += final.poorer + closed.poorer
         if settings.outlets and self._is_marking:  # else they were left when the marks were made
-            stored = closed_sink.revisions(settings, complete), closed_sink.revisions(settings, sessions)
             files = opened(self._recomputation.spark, settings.service.checkpoint)
             self._rounds += 1
-            revision, tables = self._fence.began_ms + self._rounds, (complete, sessions)
-            rows = [corrections.corrected(*each, revision) for each in zip(tables, stored, strict=True)]
+            rows = [corrections.with_revision(each.table, self._fence.began_ms + self._rounds) for each in values]
             corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
 
     def _require_views(self) -> None:

@@ -101,8 +101,8 @@ class Filler:
             failpoint.hit("half_filled")
             self._job.rest(read.records / settings.service.fill_rate - (clock.monotonic_s() - began_s))
         if is_last:
-            # A device's attributes may have changed since: then its readings are in windows of other keys now, and a window that
-            # had no other readings is not computed.
+            # Where the attributes of then are not known, readings are in windows of other keys now. A window that had no other
+            # readings is not computed.
             for view in views:
                 sink.scan("parts", f"window:{view.name}", begins=str(begins_ms))
         sink.run("read_progress", servers)  # raises if a Redis has lost what was written

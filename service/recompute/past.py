@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from service.admission import column_values, device_limit
+from service.admission import column_values, device_limit, readings
 from service.checkpoint import event_time
 from service.pipeline.term import Term
 from service.recompute import late, rebuild
 from service.recompute.late import Log, Refusal
 from service.recompute.rebuild import Recomputation, Source, Span
+from service.reference import history
+from service.reference.folder import snapshot_folder
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
@@ -50,8 +52,12 @@ class Decisions:
 
 def recomputation(term: Term, settings: Settings) -> Recomputation:
     """Return the recomputation of a term, for these settings. Raises CheckpointError."""
-    snapshot = term.snapshot
-    attributes = None if snapshot is None else snapshot.attributes()
+    attributes = None
+    if term.snapshot is not None:
+        current = term.current_snapshot
+        folder = snapshot_folder(term.spark, settings.service.checkpoint) if current is None else current.folder
+        newest = term.snapshot.attributes()
+        attributes = history.attributes(folder, newest, settings.kafka.topics, readings.number_of)
     values = column_values.stored(settings, Files(term.spark, settings.service.checkpoint))
     return Recomputation(term.spark, settings, attributes, term.schemas, values)
 

@@ -3,9 +3,9 @@
     open windows, open sessions, devices    from the state of the last committed batch
     final windows, closed sessions          from Kafka, by a batch run of the stream's own steps up to that batch's offsets
 
-Admission depends only on the record and its broker time, so the batch run admits what the stream admitted, with three
-exceptions. Attributes come from the reference in use now. Readings that the stream rejected for being behind the watermark are
-admitted, unless the caller names them. Records that Kafka has deleted are missing: see `Source`.
+Admission depends only on the record, its broker time and the attributes that its device had (service/reference/history.py). So
+the batch run admits what the stream admitted, with two exceptions. Readings that the stream rejected for being behind the
+watermark are admitted, unless the caller names them. Records that Kafka has deleted are missing: see `Source`.
 """
 
 import itertools
@@ -244,8 +244,8 @@ def without(records: DataFrame, settings: Settings, refused: Collection[Coordina
 class Recomputation:
     """The stream's admission and fold, for batch runs over the past.
 
-    `attributes` is the reference, None where there is none. `schemas` are what is decoded: all that their source has, if None.
-    `values` are the checkpoint's decisions on the values of the record's columns.
+    `attributes` is the reference of then, None where there is none. `schemas` are what is decoded: all that their source has, if
+    None. `values` are the checkpoint's decisions on the values of the record's columns.
     """
 
     spark: SparkSession

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.errors import ReferenceDataError
+from service.micro_batch import MicroBatch
+from service.reference import history
 from service.reference.attributes import SERVING, Attributes, HandedOut, Serving
 from service.reference.expectations import require_columns
 from service.reference.folder import SharedFolder
-from service.reference.snapshots import LAST_BATCH, Place, Snapshot, latest, point
+from service.reference.snapshots import LAST_BATCH, Place, Snapshot, folder_of, latest, point
 
 _log = logging.getLogger(__name__)
 
@@ -35,11 +37,12 @@ class CurrentSnapshot:
         With `resume`, take the snapshot of the last batch if it exists and has the columns: the batch may be replayed, and must
         read the same attributes. `swap` after it takes the last good one.
         """
-        self._folder = folder
+        self.folder = folder_of(folder)
         self._columns = tuple(columns)
         self.attributes = in_use(folder, self._columns)
         self.snapshot = (self._of_last_batch() if resume else None) or self._last_good()
         self._of_batch: Snapshot | None = None
+        self._history: history.History | None = None
         point(folder, SERVING, self.snapshot.version)
 
     def swap(self, snapshot: Snapshot | None = None) -> bool:
@@ -51,7 +54,7 @@ class CurrentSnapshot:
         new, former = snapshot or self._last_good(), self.snapshot
         require_columns(new.table, self._columns)
         if new.version != former.version:
-            point(self._folder, SERVING, new.version)
+            point(self.folder, SERVING, new.version)
         self.snapshot = new
         return new.version != former.version
 
@@ -61,8 +64,17 @@ class CurrentSnapshot:
         A batch begins after the one before is committed, and a swap after its action does not change the pointer.
         """
         if self._of_batch is None or self._of_batch.version != self.snapshot.version:
-            point(self._folder, LAST_BATCH, self.snapshot.version)
+            point(self.folder, LAST_BATCH, self.snapshot.version)
         self._of_batch = self.snapshot
+
+    def note(self, micro_batch: MicroBatch) -> None:
+        """Note the offsets from which the snapshot is used, before a batch runs. Raises CheckpointError, or SetupError."""
+        if self._history is None:
+            self._history = history.read(self.folder)
+        after = self._history.after(micro_batch, self.snapshot.version, self.snapshot.table)
+        if after != self._history:
+            history.write(self.folder, after)
+            self._history = after
 
     def rewind(self) -> None:
         """Use the snapshot of the last batch again, before a restart of the query that may replay the batch."""
@@ -71,7 +83,7 @@ class CurrentSnapshot:
 
     def _of_last_batch(self) -> Snapshot | None:
         try:
-            snapshot = latest(self._folder, pointer=LAST_BATCH)
+            snapshot = latest(self.folder, pointer=LAST_BATCH)
         except ReferenceDataError as error:
             _log.warning("%s. Going on with the last good snapshot", error.what)
             return None
@@ -79,9 +91,9 @@ class CurrentSnapshot:
         return snapshot if fits else None
 
     def _last_good(self) -> Snapshot:
-        snapshot = latest(self._folder)
+        snapshot = latest(self.folder)
         if snapshot is None:
-            msg = f"{self._folder}: there is no reference snapshot"
+            msg = f"{self.folder}: there is no reference snapshot"
             raise ReferenceDataError(msg, remedy="Load one from the database first")
         require_columns(snapshot.table, self._columns)
         return snapshot

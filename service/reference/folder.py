@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from service.spark.files import Files, local
 
+REFERENCE = "reference"
 _SNAPSHOT = ".arrow"
 
 
@@ -124,4 +125,4 @@ class RemoteFolder:
 def snapshot_folder(spark: SparkSession, checkpoint: str) -> SharedFolder | RemoteFolder:
     """Return the folder `reference` of a checkpoint."""
     folder = local(checkpoint)
-    return SharedFolder(folder / "reference") if folder is not None else RemoteFolder(spark, f"{checkpoint}/reference")
+    return SharedFolder(folder / REFERENCE) if folder is not None else RemoteFolder(spark, f"{checkpoint}/{REFERENCE}")

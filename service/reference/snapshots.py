@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from service import clock
 from service.errors import ReferenceDataError, SetupError
+from service.reference import history
 from service.reference.attributes import DEVICE, SERVING, Stored, indexed, without_index
 from service.reference.database import READ_MS, fetch
 from service.reference.expectations import require_columns, validate
@@ -140,12 +141,12 @@ def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:
 
 
 def store(folder: Place, table: pa.Table) -> Snapshot:
-    """Write the table as the folder's last good snapshot, and delete older ones that no pointer names.
+    """Write the table as the folder's last good snapshot, and delete older ones that neither a pointer nor the history names.
 
     The former last good snapshot stays until the next call. The pointer is written last: after a crash before that, the former
     one is still the last good one. Raises SetupError when the folder cannot be written.
     """
-    table, place = _arranged(table), _of(folder)
+    table, place = _arranged(table), folder_of(folder)
     version = _version(table)
     name = f"{version}.arrow"
     kept = {version}
@@ -158,6 +159,7 @@ def store(folder: Place, table: pa.Table) -> Snapshot:
         writer.write_table(stored, max_chunksize=max(1, stored.num_rows))  # one chunk: a look-up maps it without a copy
     _replace(place, name, sink.getvalue())
     point(place, CURRENT, version)
+    kept.update(use.version for use in history.read(place).uses)
     place.keep(f"{each}.arrow" for each in kept)
     path = place.path(name)
     return Snapshot(version, without_index(_mapped(path)), read_ms, path)  # from the file: no copy stays in memory
@@ -178,7 +180,7 @@ def latest(folder: Place, *, pointer: str = CURRENT) -> Snapshot | None:
 
     The pointers are CURRENT, SERVING and LAST_BATCH. Raises ReferenceDataError with the name of the file that is damaged.
     """
-    place = _of(folder)
+    place = folder_of(folder)
     version = _pointed(place, pointer)
     if version is None:
         return None
@@ -210,10 +212,11 @@ def _version(table: pa.Table) -> str:
 
 def point(folder: Place, pointer: str, version: str) -> None:
     """Write a pointer. Raises SetupError when the folder cannot be written."""
-    _replace(_of(folder), pointer, version.encode())
+    _replace(folder_of(folder), pointer, version.encode())
 
 
-def _of(folder: Place) -> SnapshotFolder:
+def folder_of(folder: Place) -> SnapshotFolder:
+    """Return the folder at a place."""
     return SharedFolder(folder) if isinstance(folder, Path) else folder
 
 

@@ -1,4 +1,4 @@
-"""The table `history`: the final windows that an outlet of kind `parquet` has written, of each the newest revision."""
+"""The table `history`: the final windows that an outlet of kind `parquet` has written, of each the newest row."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -11,19 +11,18 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from service.errors import OutletError, SettingsError
-from service.outlets.tables import WINDOW_KEY, windows_schema
+from service.outlets.tables import NEWEST, WINDOW_KEY, windows_schema
 from service.settings import ParquetOutlet, Settings
 from service.sql.statement import Bounds, Statement
 
 SCHEMA = windows_schema()
 _PARTITIONS = ds.partitioning(pa.schema({"view": pa.string(), "day": pa.string()}), flavor="hive")
-_NEWEST = ("revision", "epoch", "batch")
 
 
 def table(settings: Settings, statement: Statement) -> pa.Table:
     """Return the rows that the uses of `history` may need. Raises OutletError, and SettingsError without such an outlet."""
     outlet = _outlet(settings)
-    needed = [name for name in SCHEMA.names if name in (*WINDOW_KEY, *_NEWEST) or statement.needs(name)]
+    needed = [name for name in SCHEMA.names if name in (*WINDOW_KEY, *NEWEST) or statement.needs(name)]
     try:
         system, root = _place(outlet.path)
         if system.get_file_info(root).type == pafs.FileType.NotFound:
@@ -79,7 +78,7 @@ def _day(ms: int) -> str:
 
 def _newest(rows: pa.Table) -> pa.Table:
     """Return the newest row of each key, with all columns; null where a column was not read."""
-    order = [(name, "ascending") for name in WINDOW_KEY] + [(name, "descending") for name in _NEWEST]
+    order = [(name, "ascending") for name in WINDOW_KEY] + [(name, "descending") for name in NEWEST]
     rows = rows.sort_by(order)
     numbered = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
     first = numbered.group_by(WINDOW_KEY, use_threads=False).aggregate([("_row", "min")])["_row_min"]

@@ -230,3 +230,17 @@ def test_who_republishes_corrects_under_its_own_mark_alone(target: Target) -> No
     target.client.delete(f"{target.prefix}:republish")
     with pytest.raises(SinkError, match="values are being republished"):
         replace(target.sink, marks={0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))
+
+
+def test_a_window_with_as_many_readings_of_other_values_is_replaced_and_rounding_is_no_difference(
+    target: Target,
+) -> None:
+    target.publish(window([20.0, 0.1]))
+    assert target.sink.write(target.windows([20.0, 60.0])) == Written(written=1)
+    assert (target.window()["max"], target.window()["revision"]) == ("60", "1")
+    key = target.keys.window("device_1m", "temperature", "d1", T0)
+    target.client.hset(key, mapping={"sum": "80.000000001", "stddev": "20.1"})
+    assert target.sink.write(target.windows([20.0, 60.0])) == Written(same=1)
+    target.client.hset(key, "last_value", "61")
+    target.client.hset(key, "sum", "80.001")
+    assert target.sink.write(target.windows([20.0, 60.0])) == Written(written=1)

@@ -2,7 +2,9 @@
 
 import io
 import json
+import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import confluent_kafka.schema_registry as confluent
 import fastavro
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
@@ -23,13 +26,14 @@ from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
 from service.kafka import scan
-from service.outlets import corrections, kinds
+from service.outlets import corrections, kinds, tables
 from service.outlets.outbox import Outbox, views_of
-from service.outlets.outlet import Position
+from service.outlets.outlet import Entry, Position, RefusedRowsError
 from service.outlets.parquet import newest
 from service.outlets.tables import WINDOW_KEY
 from service.recompute import backfill
 from service.spark.files import Local
+from state import codec
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
 from tests.integration.world import VIEWS, World
@@ -337,8 +341,10 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     assert merged == {"m", "p"}
 
 
+@pytest.mark.silent("0.6")
+@pytest.mark.parametrize("is_in_redis", [True, False])
 def test_a_backfill_after_a_correction_reaches_the_outlets(
-    make_correcting: Callable[..., Correcting], spark: SparkSession, tmp_path: Path
+    make_correcting: Callable[..., Correcting], spark: SparkSession, tmp_path: Path, is_in_redis: bool
 ) -> None:
     """A reading was rejected by a limit that was wrong, and a late one was corrected: both belong to one window."""
     world = make_correcting({"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")})
@@ -353,6 +359,8 @@ def test_a_backfill_after_a_correction_reaches_the_outlets(
     world.limit(40)
     world.term(*minutes(20, 24))
     limit()
+    if not is_in_redis:
+        world.lose("window:device:temperature:d1:*")
     backfill.backfill(world.settings, (BASE_MS - 120_000, BASE_MS + 600_000), ["device"], print, spark=spark)
     assert world.window("d1", 125)["max"] == "5000"
     world.term(*minutes(24, 28))
@@ -459,3 +467,94 @@ def test_an_entry_of_many_rows_is_written_in_parts_and_visible_at_once(
     made.write(entry_of(world.settings, Position.of(micro_batch(1, 2, 10)), closed(*keys, count=3)))
     made.close()
     assert postgres.execute(f'select count(*), min("count") from w_{prefix}') == [(100_000, 3)]  # noqa: S608
+
+
+def test_a_row_of_a_table_is_replaced_by_one_with_more_readings_and_never_by_one_with_fewer(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    """A backfill of what has expired in Redis has revision 0, and a corrected row a larger one."""
+    world = make_world(database(postgres, f"w_{prefix}"))
+    chosen = {view.name: view.statistics for view in world.settings.views}
+    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made.open(1)
+    for batch, (count, revision, expected) in enumerate(
+        [(3, 1_790_000_000_000, 3), (2, 0, 3), (4, 0, 4), (3, 1_790_000_000_001, 4), (4, 1, 4)]
+    ):
+        finals = corrections.with_revision(codec.unpack_changes(closed("a", count=count)).windows, revision)
+        made.write(
+            Entry(Position.of(micro_batch(1, batch, batch)), tables.windows(finals, chosen, 1, batch, "watermark"))
+        )
+        assert postgres.execute(f'select "count" from w_{prefix}') == [(expected,)]  # noqa: S608
+    made.close()
+
+
+@pytest.mark.silent("0.5")
+def test_rows_that_a_table_refuses_are_set_aside_and_the_others_of_all_views_go_on(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str, tmp_path: Path
+) -> None:
+    table = f"w_{prefix}"
+    world = make_world(database(postgres, table, retry_for="30 s"))
+    world.term(*rounds(0, 200))
+    constraint = "check (key <> 'b' or start < timestamptz '2026-09-21 14:16:00+00')"
+    postgres.execute(f"alter table {table} add constraint no_b {constraint} not valid")
+    world.term(*rounds(200, 300))
+    world.term(*rounds(300, 400))
+    expected = windows_of_redis(world, watermark_ms(world))
+    found = table_rows(postgres, table)
+    refused = {key for key in expected if key not in found}
+    assert refused
+    assert {key[2] for key in refused} == {"b"}
+    assert {key: value for key, value in expected.items() if key not in refused} == found
+    lines = [
+        json.loads(line)
+        for file in (tmp_path / "checkpoint" / "outlets").glob(f"refused-{table}-*")
+        for line in file.read_text().splitlines()
+    ]
+    assert sorted((line["view"], line["key"], line["count"]) for line in lines) == sorted(
+        (key[0], key[2], expected[key][0]) for key in refused
+    )
+    assert all("no_b" in line["refused"] for line in lines)
+    outlets = world.open_outlets()
+    assert outlets is not None
+    assert outlets.progress()[table].refused == len(refused)
+    outlets.close()
+
+
+@pytest.mark.silent("0.5")
+def test_a_key_that_no_index_can_have_is_refused_by_a_table_and_found_among_many_rows(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    world = make_world(database(postgres, f"w_{prefix}"))
+    long = "".join(chr(0x4E00 + random.Random(seed).randrange(20_000)) for seed in range(2_000))
+    keys = [f"k{number}" for number in range(3_000)]
+    entry = entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys[:700], long, *keys[700:]))
+    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made.open(1)
+    with pytest.raises(RefusedRowsError) as caught:
+        made.write(entry)
+    assert [*caught.value.messages] == [700]
+    assert "index row size" in caught.value.messages[700]
+    assert postgres.execute(f"select count(*) from w_{prefix}") == [(0,)]  # noqa: S608
+    assert made.write(replace(entry, rows=entry.rows.filter(pc.not_equal(entry.rows["key"], long)))) > 0
+    assert postgres.execute(f"select count(*) from w_{prefix}") == [(3_000,)]  # noqa: S608
+    postgres.execute(f'alter table w_{prefix} add constraint none_at_all check ("count" > 2) not valid')
+    again = entry_of(world.settings, Position.of(micro_batch(1, 2, 10)), closed(*keys))
+    with pytest.raises(OutletError, match=r"more than 100 rows of a batch are refused: .*none_at_all"):
+        made.write(again)
+    made.close()
+
+
+@pytest.mark.silent("0.6")
+def test_outlets_that_create_their_tables_at_the_same_time_wait_for_each_other(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    schema = f"s_{prefix}"
+    world = make_world(*(database(postgres, f"{schema}.w{number}", name=f"w{number}") for number in range(2)))
+    for _ in range(15):
+        postgres.execute(f"drop schema if exists {schema} cascade")
+        postgres.execute(f"create schema {schema}")
+        made = [kinds.outlet(each, world.settings, world.spark) for each in world.settings.outlets]
+        with ThreadPoolExecutor(len(made)) as pool:
+            assert [*pool.map(lambda each: each.open(1), made)] == [None] * len(made)
+        for each in made:
+            each.close()

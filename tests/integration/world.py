@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
@@ -23,6 +24,8 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term, TermMetrics
 from service.publication.covered import Covered
 from service.recompute.republish import Republisher
+from service.reference import snapshots
+from service.reference.current_snapshot import CurrentSnapshot
 from service.rejects.reject_log import Coordinates
 from tests.stream.records import BASE_MS, Record, make_document
 
@@ -64,6 +67,15 @@ class World(TermMetrics):
         broker.create_topic(self.topic, 2, CREATE_TIME)
         broker.create_topic(f"{self.topic}.rejects", 2, CREATE_TIME)
         self.folder = folder
+        self.current_snapshot: CurrentSnapshot | None = None
+
+    def refer(self, **sites: str) -> None:
+        """The sites of devices in the reference, from the next term on. The settings need a section `reference`."""
+        folder = self.folder / "checkpoint" / "reference"
+        snapshots.store(folder, pa.table({"device": list(sites), "site": list(sites.values())}))
+        if self.current_snapshot is None:
+            self.current_snapshot = CurrentSnapshot(folder, ("site",))
+        self.current_snapshot.swap()
 
     def limit(self, max_per_batch: int) -> None:
         """So many records a batch at most."""
@@ -96,7 +108,9 @@ class World(TermMetrics):
         self.republications.append((outcome, unrecoverable))
 
     def republisher(self) -> Republisher:
-        return Republisher(Term(self.spark, self.settings, self.epoch, metrics=self))
+        return Republisher(
+            Term(self.spark, self.settings, self.epoch, current_snapshot=self.current_snapshot, metrics=self)
+        )
 
     def term(self, *records: Record) -> list[Coordinates]:
         """A term of a writer: what was lost is published again, then these and whatever waits in the topic."""
@@ -136,7 +150,8 @@ class World(TermMetrics):
     ) -> list[Coordinates]:
         """Send these and run the query until nothing is left to read. Raises what made a batch fail."""
         places = self.send(records)
-        term = Term(self.spark, self.settings, self.epoch, published=after, covered=covered, settled_ms=settled_ms)
+        known = {"published": after, "covered": covered, "settled_ms": settled_ms}
+        term = Term(self.spark, self.settings, self.epoch, current_snapshot=self.current_snapshot, **known)
         term.outlets = self.open_outlets()
         query, publication = builder.start(term, on_batch=lambda _: on_batch())
         try:

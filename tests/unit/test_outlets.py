@@ -21,7 +21,7 @@ from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import corrections, outlet, tables
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored, Views
-from service.outlets.outlet import Entry, Outlet, Position
+from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
 from service.outlets.silence import Silence
@@ -243,6 +243,20 @@ class Memory:
         return [key for entry in self.entries for key in entry.rows["key"].to_pylist()]
 
 
+class Refusing(Memory):
+    """Refuses the rows of some keys for themselves."""
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__()
+        self.refused = {*keys}
+
+    def write(self, entry: Entry) -> int:
+        found = {row: f"no {key}" for row, key in enumerate(entry.rows["key"].to_pylist()) if key in self.refused}
+        if found:
+            raise RefusedRowsError(found)
+        return super().write(entry)
+
+
 class Watcher:
     """Counts."""
 
@@ -308,6 +322,44 @@ def test_an_outlet_that_is_away_falls_behind_and_catches_up_in_order(begin: Begi
     assert after.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == [f"k{batch}" for batch in range(4)]
     assert not after.progress()["files"].is_behind
+
+
+@pytest.mark.silent("0.5")
+def test_a_row_that_an_outlet_refuses_is_set_aside_and_the_others_go_on(
+    begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = Refusing("bad", "worse")
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [closed("a", "bad", "b", "worse")])
+    made.publish(micro_batch(1, 1, 10), [closed("c")])
+    assert memory.keys == ["a", "b", "c"]
+    assert made.progress()["files"].refused == 2
+    (file,) = (tmp_path / "outlets").glob("refused-files-*")
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["refused"], line["key"], line["count"]) for line in lines] == [
+        ("no bad", "bad", 2),
+        ("no worse", "worse", 2),
+    ]
+    assert (
+        f"The outlet files refuses 2 rows of batch 0 of epoch 1, which are set aside in {file}: no bad" in caplog.text
+    )
+    made.close()
+    # They are still reported after a restart, until the file is removed.
+    assert begin(memory, committed=1, epoch=2).progress()["files"].refused == 2
+
+
+def test_an_outlet_that_refuses_more_than_some_rows_is_away_and_nothing_is_set_aside(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.outlets.delivery.MOST_REFUSED", 1)
+    memory = Refusing("bad", "worse")
+    made = begin(memory)
+    made.publish(micro_batch(1, 0), [closed("a", "bad", "b", "worse")])
+    assert "The outlet files refuses 2 of 4 rows: no bad" in made.progress()["files"].error
+    assert not [*(tmp_path / "outlets").glob("refused-*")]
+    memory.refused = {"bad"}
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "b", "worse"]
 
 
 def test_a_backlog_above_max_pending_makes_batches_wait_and_fail(begin: Begin) -> None:
@@ -543,8 +595,8 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     made.publish(micro_batch(1, 0), [closed("a")])
     outbox = Outbox(Local(tmp_path))
-    better = finals_of(closed("a", "b", "c", count=5)).windows
-    rows = corrections.corrected(better, [(1, 5), None, (1, 6)], 1_790_000_000)  # Redis has more readings of c
+    better = finals_of(closed("a", "b", count=5)).windows
+    rows = corrections.with_revision(better, 1_790_000_000)
     corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made.publish(micro_batch(1, 1, 10), [])
     name, content = "corrected-7-000001", outbox.files.read
@@ -567,16 +619,36 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     ]
 
 
+@pytest.mark.silent("0.6")
+def test_corrected_values_leave_while_all_input_is_silent(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+    memory, outbox = Memory(), Outbox(Local(tmp_path))
+    made = begin(memory, retry_for="30 s")
+    made.publish(micro_batch(1, 0), [closed("a")])
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1_790_000_000)
+    for number in (1, 2):
+        corrections.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
+    for _ in range(3):
+        made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z")).windows])
+    assert made.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "z", "a", "a"]
+    assert not corrections.names(outbox)
+    made.publish(micro_batch(1, 1, 10), [closed("b")])
+    assert memory.keys == ["a", "z", "a", "a", "b"]
+
+
 def test_a_backfill_does_not_take_the_place_of_values_that_only_outlets_have() -> None:
     """Redis says by its revision that a value has changed; of what has expired, nobody knows."""
-    rows = finals_of(closed("a", "b", "c", "d", count=5)).windows
-    kept = corrections.backfilled(rows, [(1, 5), (0, 5), None, (1, 6)], 1_790_000_000_000)
-    assert [(row["key"], row["revision"]) for row in kept.to_pylist()] == [("a", 1_790_000_000_000), ("b", 0), ("c", 0)]
+    rows = finals_of(closed("a", "b", count=5)).windows
+    kept = corrections.with_revision(rows, 1_790_000_000_000, np.array([1, 0]))
+    assert [(row["key"], row["revision"]) for row in kept.to_pylist()] == [("a", 1_790_000_000_000), ("b", 0)]
 
 
 def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between(tmp_path: Path) -> None:
     files = Local(tmp_path)
-    rows = corrections.corrected(finals_of(closed("a")).windows, [None], 1)
+    rows = corrections.with_revision(finals_of(closed("a")).windows, 1)
 
     def part(log: Log, end_ms: int) -> None:
         log.begin()
@@ -601,8 +673,8 @@ def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
     """Of a file of an older version, which names no views, values of a view that is there leave."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     memory, outbox = Memory(), Outbox(Local(tmp_path))
-    rows = corrections.corrected(finals_of(closed("a", count=5)).windows, [(1, 5)], 1)
-    other = corrections.corrected(finals_of(closed("o", view="other")).windows, [(1, 2)], 1)
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
+    other = corrections.with_revision(finals_of(closed("o", view="other")).windows, 1)
     corrections.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
     corrections.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
     made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
@@ -623,7 +695,7 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     memory, outbox = Memory(), Outbox(Local(tmp_path))
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
-    rows = corrections.corrected(finals_of(closed("a", count=5)).windows, [(1, 5)], 1)
+    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
     corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     with monkeypatch.context() as patch:
         patch.setattr(Local, "remove", dying(Local.remove))

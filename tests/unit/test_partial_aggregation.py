@@ -16,13 +16,16 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from load.walks import admitted
 from service.admission.readings import PARTITION_BITS, REASONS
 from service.aggregation import partial_aggregation, seen_keys, task_counters
+from service.aggregation import windows as window_parts
 from service.aggregation.partial_aggregation import STRETCH, Fold
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import LATENCY_STEP_MS
-from service.aggregation.windows import NONE
+from service.aggregation.windows import KEY_BYTES, NONE
 from service.checkpoint.event_time import BatchState
 from service.pipeline.outcome import measured
+from service.reference import snapshots
 from service.reference.attributes import Index
+from service.reference.history import Period, Then
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View, parse
 from state import codec, moments, runs, watermark
@@ -574,3 +577,36 @@ def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_d
     out = folded([rows[1]], fold=replace(FOLD, batch_state=lambda: state, has_filter=True))
     assert not of_kind(out, PARTS), "a batch of nothing else"
     assert {row["payload"] for row in of_kind(out, TIMES)} == {watermark.report(state.before, {1: Partition()})}
+
+
+@pytest.mark.parametrize("letter", ["x", "|", "é"])
+def test_a_key_that_is_too_long_for_a_database_counts_as_other(letter):
+    """Each column of a record has at most 256 bytes, an attribute of the reference has no limit, and | takes three bytes."""
+    view = View(name="long", by=("line", "site"), window=10_000)
+    devices = pa.array(["a", "b", "c"])
+    texts = [letter, letter * (KEY_BYTES + 1), None]
+    attributes = pa.table({"line": ["1", "2", "3"], "site": pa.array(texts, pa.string()), "known": [True] * 3})
+    found = window_parts.groups(view, devices, attributes).keys.to_pylist()
+    assert found == [f"1|{letter.replace('|', '%7C')}", "(other)|(other)", f"3|{NONE}"]
+    alone = window_parts.groups(View(name="site", by=("site",), window=10_000), devices, attributes).keys.to_pylist()
+    assert alone == [letter, "(other)", NONE]
+
+
+def test_readings_of_the_past_count_where_their_batch_has_counted_them(tmp_path):
+    """A device that moves and one that leaves: each reading has the attributes of the snapshot of its place."""
+    folder = tmp_path / "reference"
+    stored = [
+        snapshots.store(folder, pa.table({"device": [*sites], "site": [*sites.values()]}))
+        for sites in ({"a": "north", "b": "north"}, {"a": "south"})
+    ]
+    periods = [Period(each.path, ("site",), ((1, 3_000 * n),)) for n, each in enumerate(stored)]
+    views = ((View(name="site", by=("site",), window=10_000), ("t",)),)
+    fold = replace(FOLD, views=views, attributes=Then(tuple(periods), ("site",)))
+    rows = [admitted(device, ms, t=1.0) for ms in (1_000, 2_000, 4_000) for device in ("a", "b")]
+    counts = Counter()
+    for row in folded(rows, fold=fold):
+        if row["kind"] == PARTS:
+            part = codec.unpack(b"W", row["payload"])
+            for key, count in zip(part["key"].to_pylist(), part["count"].to_pylist(), strict=True):
+                counts[key] += count
+    assert counts == {"north": 4, "south": 1, NONE: 1}
