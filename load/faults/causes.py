@@ -21,13 +21,14 @@ from confluent_kafka import Producer
 from load.faults import raw
 from load.faults.history import now_ms
 from load.faults.run import STARTS_S, Run
-from load.testbed import PARTITIONS, to_toml
+from load.testbed import PARTITIONS, ROOT, to_toml
 from service.errors import SetupError, TidemarkError
 
 _NAMED = re.compile(r"(?:^tidemark: |WARNING [\w.]+: )([A-Z][A-Z_]+): (.*(?:\n  .*)*)$", re.MULTILINE)
 _RETRIED = re.compile(r"\. Trying again in \d+ s$")
 _EVERY_S = 0.1
 FAILS_S = 90.0
+_PAGE = ROOT / "docs" / "operator-reference.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,18 @@ class Cause:
     runs: bool = False
     passes: bool = True
     """Whether what the service retries passes when `play` is over; else it needs other settings."""
+    by_spark: int = 0
+    """The exit status of an end that is Spark's own, without a word of the service."""
     also: tuple[str, ...] = ()
     """Codes that the service may show before: a broker that goes away is away before its topic is gone."""
 
     def problems(self, outcome: Outcome, codes: list[str]) -> list[str]:
         """Return the differences from what is promised; `codes` are all that the service has named."""
-        status = self.family.status if self.ends else None
+        status = (self.by_spark or self.family.status) if self.ends else None
+        code = "" if self.by_spark else self.family.code
         problems = [] if outcome.status == status else [f"status {outcome.status}, not {status}"]
-        if outcome.code != self.family.code:
-            problems.append(f"code {outcome.code}, not {self.family.code}")
+        if outcome.code != code:
+            problems.append(f"code {outcome.code}, not {code}")
         for name, pattern in (("cause", self.says), ("remedy", self.remedy)):
             if not re.search(pattern, outcome.text):
                 problems.append(f"the {name} lacks {pattern!r}")
@@ -191,8 +195,9 @@ class Stage:
         with contextlib.suppress(SetupError):
             self.run.until(has_ended, within_s, "a failure")
         named = self._named()
-        code, text = named[-1] if named else ("", self.testbed.last_words())
-        return Outcome(self.testbed.exit_status, code, text), [each for each, _ in named]
+        status = self.testbed.exit_status
+        code, text = named[-1] if named else ("", f"{self.testbed.last_words()}. {_of_page(status)}")
+        return Outcome(status, code, text), [each for each, _ in named]
 
     def _named(self) -> list[tuple[str, str]]:
         with self.testbed.log.open("rb") as log:
@@ -231,6 +236,11 @@ class Stage:
         finally:
             done.set()
             thread.join()
+
+
+def _of_page(status: int | None) -> str:
+    """What the operator reference says of an exit status that has no message."""
+    return " ".join(re.findall(rf"^- {status}: .*(?:\n  .*)*", _PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def played(run: Run, number: int, cause: Cause) -> tuple[Outcome, list[str]]:

@@ -297,7 +297,7 @@ def _created_again(stage: Stage) -> Iterator[None]:
 
 
 @cause(
-    "retention passed while stopped",
+    "retention passed",
     DataLossError,
     r"cause-\d+\[\d\]: committed offset \d+",
     r"records-were-deleted",
@@ -311,7 +311,7 @@ def _retention(stage: Stage) -> Iterator[None]:
     yield
 
 
-@cause("memory of the JVM", SetupError, r"OutOfMemoryError|memory", r"memory", runs=False)
+@cause("memory of the JVM", SetupError, r"OutOfMemoryError", r"driver-memory", by_spark=52)
 def _memory(stage: Stage) -> Iterator[None]:
     options = {
         "bootstrap.servers": stage.testbed.broker.bootstrap,
