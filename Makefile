@@ -91,7 +91,7 @@ parity: setup
 	@$(BIN)/python -m load.parity --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
 faults: setup
-	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(INPUTS),--inputs $(INPUTS)) $(if $(JSON),--json $(JSON))
+	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(ONLY),--only "$(ONLY)") $(if $(INPUTS),--inputs $(INPUTS)) $(if $(JSON),--json $(JSON))
 
 cluster: setup
 	@$(BIN)/python -m load.cluster --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--short) $(if $(JSON),--json $(JSON))

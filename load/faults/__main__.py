@@ -1,6 +1,7 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1 ...] [--seed 7] [--inputs 2] [--short] [--times N] [--for 2h] [--json FILE] [--folder FOLDER]
+    python -m load.faults [--id F1 ...] [--only CAUSE] [--seed 7] [--inputs 2] [--short] [--times N] [--for 2h] [--json FILE]
+                          [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
 """
@@ -29,14 +30,19 @@ from load.testbed import ROOT
 from service.errors import TidemarkError
 
 SHOWN = 10
+PARTIAL = {"cause", "played"}
+"""Rules that judge a part of a row."""
 
 
 def report(row: Row, seed: int, **options: Any) -> dict[str, Any]:
-    """Play a row with the options of `play`, check its history, print the verdict; return what goes to the JSON."""
+    """Play a row with the options of `play`, check its history, print the verdict; return what goes to the JSON.
+
+    With the option `only` only the rules in PARTIAL judge.
+    """
     began, setup = time.monotonic(), row.setup
     run, measured = play(row, seed, **options)
     path = run.history.path
-    violations = check(read(path))
+    violations = [each for each in check(read(path)) if not options.get("only") or each.rule in PARTIAL]
     all_figures = {
         **figures(read(path)),
         "stale_refused": run.stale_refused,
@@ -57,6 +63,7 @@ def report(row: Row, seed: int, **options: Any) -> dict[str, Any]:
         "id": setup.id,
         "seed": seed,
         "violations": len(violations),
+        **{name: measured[name] for name in ("causes", "named_rightly") if name in measured},
         "examples": [f"{violation.rule}: {violation.text}" for violation in violations[:SHOWN]],
         "figures": all_figures,
         "run": {
@@ -81,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--id", nargs="+", help=f"rows: {', '.join(rows())}; all of them without it")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--short", action="store_true", help="as few repetitions as make sense")
+    parser.add_argument("--only", default="", metavar="CAUSE", help="of the row `causes`: those whose names have this")
     parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
     parser.add_argument("--for", dest="seconds", type=seconds_of, metavar="2h", help="how long a soak goes on")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -94,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.inputs:
             chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
+        options["only"] = args.only
         reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

@@ -37,6 +37,7 @@ ORDER = (
     "pipelines",
     "soak",
     "batches",
+    "causes",
 )
 
 _rows: dict[str, "Row"] = {}
@@ -59,11 +60,12 @@ def row(
     testbed: Mapping[str, Any] | None = None,
     proxy: bool = False,
     inputs: int = 1,
+    tls: bool = False,
 ) -> Callable[[Play], Play]:
     """Register the decorated function as the row `id`."""
 
     def register(play: Play) -> Play:
-        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy, inputs), play)
+        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy, inputs, tls), play)
         return play
 
     return register
@@ -95,10 +97,11 @@ def play(
     times: int | None = None,
     seconds: float | None = None,
     folder: Path | None = None,
+    only: str = "",
 ) -> tuple[Run, Figures]:
     """Play a row to its end; whatever breaks is a violation in the history."""
     setup = row.setup
-    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder)
+    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder, only=only)
     print(
         f"{setup.id}: {setup.title}; seed {seed}, {setup.rate:.0f} records a second, files in {run.folder}", flush=True
     )

@@ -27,6 +27,7 @@ from load.instance import Instance, send, tree
 from load.judge import published
 from load.judge.compare import compare
 from load.judge.verdict import Verdict
+from load.servers.certificates import Authority
 from load.servers.child_process import Child, spawn
 from load.servers.proxy import Proxy
 from load.servers.server_process import HOST, PATIENCE, ServerProcess
@@ -50,7 +51,8 @@ DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 class Setup:
     """What a row's run needs: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
-    `inputs` are 1 to 3 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow.
+    `inputs` are 1 to 3 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow. With `tls`
+    the broker has listeners with TLS, too.
     """
 
     id: str
@@ -60,6 +62,7 @@ class Setup:
     testbed: Mapping[str, Any] = field(default_factory=dict)
     proxy: bool = False
     inputs: int = 1
+    tls: bool = False
 
 
 class Load:
@@ -120,8 +123,10 @@ class Run:
         times: int | None = None,
         seconds: float | None = None,
         folder: Path | None = None,
+        only: str = "",
     ) -> None:
-        self.setup, self.seed, self.short = setup, seed, short
+        """`only` chooses a part of a row that has parts."""
+        self.setup, self.seed, self.short, self.only = setup, seed, short, only
         self.seconds = seconds
         """How long a row that has no end of its own goes on, where the command line says it."""
         self._times = times
@@ -137,6 +142,8 @@ class Run:
         self.traffic = TRAFFIC[setup.inputs]
         options = {"views": VIEWS, "master": "local[2]", **setup.testbed}
         options["sections"] = sections(setup.testbed.get("sections", SECTIONS), setup.inputs)
+        if setup.tls:
+            options["authority"] = Authority(self.folder.absolute().with_name(f"{self.folder.name}-authority"))
         self.testbed = Testbed(self.folder, Fleet(seed, settings), **options)
         self.proxy = Proxy(HOST, self.testbed.redis.port) if setup.proxy else None
         if self.proxy is not None:

@@ -239,6 +239,24 @@ MUTATIONS = (
         ("tests/unit/test_failure.py::test_every_family_of_errors_either_may_pass_or_does_not",),
     ),
     Mutation(
+        "failure-by-stack",
+        "a failure is named by what is on its stack traces",
+        "any failure of a task is a damaged checkpoint, and no cause is looked for",
+        ("P8",),
+        (
+            Edit(
+                "service/pipeline/failure.py",
+                'if not line.lstrip().startswith(("at ", "... "))]',
+                "]",
+            ),
+            Edit("service/pipeline/failure.py", 'r"offset ?log"', 'r"offset ?log|[Cc]heckpoint"'),
+        ),
+        (
+            "tests/unit/test_failure.py::test_what_is_on_a_stack_accuses_nothing",
+            "tests/unit/test_failure.py::test_an_unforeseen_failure_of_a_task_counts_towards_the_search_for_unreadable_records",
+        ),
+    ),
+    Mutation(
         "nothing-covered",
         "values of the past are written beside closed ones of the same time",
         "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",

@@ -308,7 +308,7 @@ def _consumer(kafka: Kafka) -> Iterator[Any]:
     try:
         yield consumer
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 

@@ -248,7 +248,7 @@ def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, in
     try:
         return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S)[1] for place in places}
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 

@@ -20,8 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint
-from service.admission.schema_catalog import NewSchemaError
-from service.checkpoint.skips import Care, ReadAnewError
+from service.checkpoint.skips import Care
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
@@ -43,7 +42,6 @@ _ABANDONED_S = 4.0
 """How long a stop waits for an abandoned batch to end."""
 _BETWEEN_TRIGGERS = "Waiting for"
 """The message of a query's status begins so when a trigger is over, with or without a batch (Spark 4.1.1)."""
-ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _log = logging.getLogger(__name__)
 
 
@@ -85,6 +83,7 @@ class QueryRun:
         `lag` goes on when the query has ended.
         """
         self._idle_closer = idle_closer
+        session.silence(self._term.spark, silent=False)
         query, publication = builder.start(
             self._term, before_batch=self._before_batch, on_batch=self._on_batch, care=care
         )
@@ -116,8 +115,7 @@ class QueryRun:
         if self._gate is not None:
             self._gate(batch, lambda: self._stop.is_set() or self._ending.is_set())
         if self._stop.is_set() or self._ending.is_set():
-            if self._stop.is_set():
-                session.silence(self._term.spark, ENGINE)  # it would log the requested end as an error
+            session.silence(self._term.spark)  # it would log the requested end as an error
             raise Stopping
         if self._parts.refresher is not None:
             self._parts.refresher.begin()
@@ -202,14 +200,14 @@ class QueryRun:
 
     def _judge(self, query: StreamingQuery, error: BaseException | None) -> None:
         """Return when the end was requested; raise the named error otherwise. `error` is what foreachBatch raised."""
-        if isinstance(error, FencedError | WritesLostError | NewSchemaError | ReadAnewError | ViewsChangedError):
+        if isinstance(error, (FencedError, WritesLostError, *failure.PLANNED)):
             raise error
         if self._lease.lost.is_set():
             raise self._lease.loss()
         if error is None and not self._stop.is_set() and self._parts.views.is_due and query.exception() is None:
             raise ViewsChangedError
         if isinstance(error, TidemarkError) or not self._stop.is_set():
-            raise failure.classify(error, query) from error
+            raise failure.classify(error, query, self._term.settings) from error
 
 
 def _ended(query: StreamingQuery, wait_s: float) -> bool:

@@ -24,7 +24,7 @@ from service import clock
 from service.checkpoint import event_time, logs
 from service.checkpoint.skips import ReadAnewError
 from service.daemon.application import Application
-from service.daemon.query_run import ENGINE, QueryRun
+from service.daemon.query_run import QueryRun
 from service.daemon.runner import Runner
 from service.daemon.session_parts import SessionParts
 from service.daemon.shutdown import Shutdown
@@ -173,7 +173,7 @@ class Rebuilder(Runner):
 
         def gate(batch: int, is_over: Callable[[], bool]) -> None:
             if self.gate.last is not None:
-                session.silence(term.spark, ENGINE)  # it would log the end of each query as an error
+                session.silence(term.spark)  # it would log the end of each query as an error
             self.gate(batch, is_over)
 
         return QueryRun(parts, term, self._lease, self._backoff, self._stop, gate)

@@ -180,7 +180,7 @@ class Runner:
                 self._backoff.wait_to_restart(parts.spark, error)
                 return epoch
             except Exception as error:  # a TidemarkError stays; an error of Spark or py4j gets a name
-                named = self._named(failure.classify(error))
+                named = self._named(failure.classify(error, settings=self.settings))
                 if named is not error:
                     named.__cause__ = error
                 self._backoff.wait_to_restart(parts.spark, named)

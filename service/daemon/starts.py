@@ -17,10 +17,8 @@ from dataclasses import asdict, dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import logs, skips
-from service.checkpoint.skips import Care, ReadAnewError
-from service.checkpoint.view_versions import ViewsChangedError
+from service.checkpoint.skips import Care
 from service.daemon import probe
 from service.errors import ExhaustedError, FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
 from service.micro_batch import Offsets
@@ -64,7 +62,7 @@ def unreadable(settings: Settings) -> int:
 
 def counts(error: BaseException) -> bool:
     """Whether the records may have caused this end: a process of the query has died, or lacked memory."""
-    if isinstance(error, NewSchemaError | ReadAnewError | ViewsChangedError):
+    if isinstance(error, failure.PLANNED):
         return False
     named = failure.classify(error)
     if isinstance(named, ExhaustedError):

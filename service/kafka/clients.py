@@ -1,14 +1,19 @@
 """Make the confluent-kafka clients: consumers, producers and admin clients.
 
-librdkafka's log is off: it repeats a lost connection without end, and each caller reports the failure once.
+librdkafka's log is off: it repeats a lost connection without end, and each caller reports the failure once. A request fails with
+"Broker transport failure", whatever the reason is: the client gives the reason to a callback, which keeps it for `unreachable`.
 """
 
+import re
+import socket
+import ssl
 from collections.abc import Mapping
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from service.errors import SettingsError, SourceError
+from service.errors import SettingsError, SourceError, SourceRefusedError
 from service.kafka.options import librdkafka
 from service.settings import Kafka
 
@@ -28,6 +33,11 @@ _SMALL: Options = {
     "queued.max.messages.kbytes": 64,
     "fetch.message.max.bytes": 65_536,
 }
+_REASONS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT, KafkaError._RESOLVE)
+"""Codes of errors that say why no broker answers, the most telling first."""
+_CERTIFICATE = re.compile(r"certificate|unknown ca|bad_certificate", re.IGNORECASE)
+_reasons: dict[str, list[KafkaError]] = {}
+"""What the clients of the brokers have told since the last one was made, by [kafka] bootstrap."""
 _LARGEST = 1_000_000_000
 """librdkafka's upper limit of a record, so that only the topic's limit applies."""
 
@@ -45,7 +55,7 @@ def consumer(
     fixed |= {"enable.partition.eof": True, **({"isolation.level": "read_uncommitted"} if uncommitted else {})}
     defaults = {**_QUIET, **(_SMALL if small else {}), **READ_COMMITTED}
     try:
-        return Consumer({**defaults, **librdkafka(kafka), **fixed, **(options or {})})
+        return Consumer({**defaults, **_common(kafka), **fixed, **(options or {})})
     except KafkaException as error:
         raise _unusable(error) from error
 
@@ -60,7 +70,7 @@ def producer(kafka: Kafka, name: str, options: Options | None = None) -> Produce
         "message.max.bytes": _LARGEST,
     }
     try:
-        return Producer({**_QUIET, **librdkafka(kafka), **fixed, **(options or {})})
+        return Producer({**_QUIET, **_common(kafka), **fixed, **(options or {})})
     except KafkaException as error:
         raise _unusable(error) from error
 
@@ -71,7 +81,7 @@ def admin(kafka: Kafka) -> AdminClient:
     A request for a group that does not exist can crash the process (confluent-kafka 2.16.0): use a consumer for groups.
     """
     try:
-        return AdminClient({**_QUIET, **librdkafka(kafka)})
+        return AdminClient({**_QUIET, **_common(kafka)})
     except KafkaException as error:
         raise _unusable(error) from error
 
@@ -83,12 +93,59 @@ def text(error: Exception) -> str:
     return str(error) or "no answer in time"
 
 
-def unreachable(kafka: Kafka, error: Exception) -> SourceError:
-    """Return the error for a request that Kafka did not answer."""
-    what = f"Kafka at {kafka.bootstrap} does not answer: {text(error)}"
+def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceError:
+    """Return the error for a request that Kafka did not answer, with the reason that the client of the request has.
+
+    A broker that refuses the login, or whose certificate is refused, is a SourceRefusedError: waiting does not help.
+    """
+    if client is not None:
+        client.poll(0)  # librdkafka calls back only here
+    told = _reasons.pop(kafka.bootstrap, [])
+    reason = min(told, key=lambda each: _REASONS.index(each.code()), default=None)
+    said = text(error) if reason is None else reason.str()
+    what = f"Kafka at {kafka.bootstrap} does not answer: {said}"
+    # A broker that goes away during a login is an error of the login, too: "SaslAuthenticateRequest failed: Local: ...".
+    if reason is not None and reason.code() == KafkaError._AUTHENTICATION and ": Local: " not in said:
+        what = f"Kafka at {kafka.bootstrap} refuses the login: {said}"
+        return SourceRefusedError(what, remedy="Check [kafka] user and password, and sasl.mechanism in [kafka.options]")
+    if reason is not None and reason.code() == KafkaError._SSL and _CERTIFICATE.search(said):
+        what = f"Kafka at {kafka.bootstrap} and this client do not trust each other: {_verdict(kafka) or said}"
+        remedy = "Check [kafka] ca_file, certificate and key, the brokers' certificates, and the clock of both machines"
+        return SourceRefusedError(what, remedy=remedy)
+    if reason is not None and (reason.code() == KafkaError._SSL or "security.protocol" in said):
+        remedy = (
+            "Check that the port in [kafka] bootstrap is for TLS if security.protocol has it, and for no TLS otherwise"
+        )
+        return SourceError(what, remedy=remedy)
     return SourceError(
         what, remedy="Check [kafka] bootstrap, user and certificates, and that the brokers can be reached from here"
     )
+
+
+def _verdict(kafka: Kafka) -> str:
+    """Return why the certificate of the first broker is refused, "" if it is not: librdkafka has one text for all reasons."""
+    host, _, port = kafka.bootstrap.partition(",")[0].strip().rpartition(":")
+    trusted = librdkafka(kafka).get("ssl.ca.location")
+    try:
+        context = ssl.create_default_context(cafile=str(trusted) if trusted else None)
+        with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
+            context.wrap_socket(connection, server_hostname=host.strip("[]")).close()
+    except ssl.SSLCertVerificationError as error:
+        return error.verify_message
+    except (OSError, ValueError):
+        pass
+    return ""
+
+
+def _common(kafka: Kafka) -> dict[str, Any]:
+    """Return the options of the settings, and a callback that keeps the reasons why no broker answers."""
+    _reasons.pop(kafka.bootstrap, None)
+    return {**librdkafka(kafka), "error_cb": lambda error: _note(kafka.bootstrap, error)}
+
+
+def _note(bootstrap: str, error: KafkaError) -> None:
+    if error.code() in _REASONS:
+        _reasons.setdefault(bootstrap, [])[:] = [*_reasons.get(bootstrap, [])[-8:], error]
 
 
 def _unusable(error: KafkaException) -> SettingsError:

@@ -37,7 +37,7 @@ def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
     try:
         return edges(consumer, kafka)
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 
@@ -116,7 +116,7 @@ def written(kafka: Kafka, starts: Mapping[tuple[str, int], int]) -> Mapping[tupl
     try:
         return _written(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 

@@ -66,7 +66,7 @@ def messages(
             if error is None and offset < end:
                 yield message
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 

@@ -49,7 +49,7 @@ def of_topics(kafka: Kafka, topics: Sequence[str]) -> Offsets:
     try:
         return offsets(consumer, only, edges(consumer, only))
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
 

@@ -71,7 +71,7 @@ def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
     try:
         existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
-        raise unreachable(kafka, error) from error
+        raise unreachable(kafka, error, client) from error
     topics = {}
     for name in sorted(wanted & existing.keys()):
         partitions = existing[name].partitions.values()
@@ -101,7 +101,7 @@ def ids(kafka: Kafka) -> Mapping[str, str]:
         except (KafkaException, TimeoutError) as error:
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise missing(kafka, [name]) from error
-            raise unreachable(kafka, error) from error
+            raise unreachable(kafka, error, client) from error
     return topic_ids
 
 
@@ -153,6 +153,7 @@ def prepare(kafka: Kafka) -> Mapping[str, Topic]:
     topics = describe(client, kafka)
     lacking = [topic for topic in kafka.topics if topic not in topics]
     if lacking:
+        _require_rights(client, kafka, lacking)
         raise missing(kafka, lacking)
     for topic in kafka.topics:
         name, limit = kafka.rejects_topic(topic), topics[topic].max_bytes
@@ -192,6 +193,15 @@ def missing(kafka: Kafka, names: Sequence[str]) -> SourceRefusedError:
     """Return the error for input topics that do not exist."""
     what = f"kafka.topics: {', '.join(names)} does not exist at {kafka.bootstrap}"
     return SourceRefusedError(what, remedy="Create the topic, or correct its name")
+
+
+def _require_rights(client: AdminClient, kafka: Kafka, names: Sequence[str]) -> None:
+    """Raise SourceRefusedError if the user may not see one of the topics: a list of topics leaves it out."""
+    for name, future in client.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S).items():
+        error = future.exception(TIMEOUT_S)
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            what = f"Kafka at {kafka.bootstrap} gives no right to the topic {name}: {clients.text(error)}"
+            raise SourceRefusedError(what, remedy="Give [kafka] user this right: docs/operator/kafka.md")
 
 
 def _configuration(client: AdminClient, name: str) -> dict[str, str]:

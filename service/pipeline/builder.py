@@ -43,7 +43,7 @@ from service.reference.attributes import Attributes, set_for_tasks
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
 from service.settings import Settings, View
-from service.spark import memory
+from service.spark import memory, session
 from state.watermark import EventTime
 
 _AHEAD = readings.REASONS.index("ahead")
@@ -189,6 +189,8 @@ class Publication:
             with self.term.write_lock, tracing.span("batch", batch=batch, epoch=self.term.epoch, **named):
                 self._publish(frame, batch)
         except BaseException as error:
+            if isinstance(error, failure.PLANNED):
+                session.silence(self.term.spark)  # it would log the end as an error
             self.failure = error
             raise
         memory.settle()

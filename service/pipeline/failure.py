@@ -1,7 +1,8 @@
 """Classify failures of the query, as a TidemarkError that is transient or permanent.
 
-The class comes from the Python exception, or from the JVM's chain of causes. A transient failure restarts the query from its
-checkpoint inside the running driver, under the same epoch. A permanent one ends the process with the status of its family.
+The class comes from the classes and messages in the chain of causes, of Python and of the JVM, and never from stack traces. A
+transient failure restarts the query from its checkpoint inside the running driver, under the same epoch. A permanent one ends the
+process with the status of its family.
 
     transient  SourceError         Kafka is away or slow, or did not acknowledge rejects
                SinkError           Redis is away, slow, loading, read-only or out of memory; or it has lost data: a new epoch
@@ -21,13 +22,22 @@ tests/unit/test_failure.py compares this table with the tree in service/errors.p
 """
 
 import re
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
+from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import logs
+from service.checkpoint.skips import ReadAnewError
+from service.checkpoint.view_versions import ViewsChangedError
 from service.errors import (
     CheckpointError,
     DataLossError,
@@ -46,6 +56,7 @@ from service.errors import (
 )
 from service.failpoint import InjectedError
 from service.reference.database import UnreadableError
+from service.settings import Settings
 from service.spark.files import FULL, MAKE_ROOM, local
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, OutletError, InjectedError)
@@ -55,88 +66,158 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 10.0
 CALM_S = 300.0
 GIVE_UP_S = 600.0
 
-_DEBUG = "Start with --debug to see the stack trace"
-_FRAMES = 40
-_WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException")
+_UNNAMED = (
+    "The next start reads the batch again. After three ends at one batch the service looks for records that nobody can read; "
+    "--debug shows the stack trace"
+)
+_NO_ANSWER = "The next start continues from the checkpoint, when the file system answers again"
+_SAME_PACKAGES = "Every host needs the same Python and the same packages"
+_LOST = "Job aborted due to stage failure"
+"""Spark's message for a failed task. Its cause is the task's exception, unless the executor took that with it (Spark 4.1.4)."""
+_WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException", "PythonException")
+_TRACEBACK = "Traceback (most recent call last):"
+_NEVER = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """One exception of a chain; of the innermost one, `places` are the classes on its stack."""
+    """One exception of a chain: its class, with the package where there is one, and its message without stack traces."""
 
     name: str
     message: str
-    places: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}: {self.message}"
 
     def short(self) -> str:
-        """One line: the class without its package, and the last line of a Python traceback or the first of another message."""
+        """One line: the class without its package, and the first line of the message, of Spark's own messages all lines."""
+        name = re.split(r"[.$]", self.name)[-1]
         lines = [line.strip() for line in self.message.splitlines() if line.strip()] or [""]
-        line = lines[-1] if "Traceback (most recent call last)" in self.message else lines[0]
-        return f"{self.name.rpartition('.')[2]}: {line[:500]}"
+        line = (" ".join(lines) if lines[0].startswith("[") else lines[0])[:500].rstrip(".")
+        return f"{name}: {line}" if line else name
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`pattern` is searched in "class: message" of each cause, then in the classes on the innermost cause's stack."""
+    """`names` is searched in the class of a cause, `texts` in its message."""
 
     family: type[TidemarkError]
-    pattern: re.Pattern[str]
     remedy: str
+    names: re.Pattern[str] = _NEVER
+    texts: re.Pattern[str] = _NEVER
+
+    def fits(self, cause: _Cause) -> bool:
+        return bool(self.names.search(cause.name) or self.texts.search(cause.message))
 
 
-_RULES = (
-    _Rule(SetupError, FULL, MAKE_ROOM),
+_DIRECT = (
+    _Rule(SetupError, MAKE_ROOM, texts=FULL),
     _Rule(
         SetupError,
-        re.compile(r"OutOfMemoryError|Too many open files"),
         "Give the machine more memory, or more open files; the batch is replayed from the checkpoint",
+        names=re.compile(r"OutOfMemoryError|^MemoryError|ArrowMemoryError"),
+        texts=re.compile(
+            r"OutOfMemoryError|_OUT_OF_MEMORY\]|Too many open files|Cannot allocate memory|unable to create native thread"
+        ),
+    ),
+    _Rule(
+        SetupError,
+        "Java loads libraries from its temporary folder: mount it without noexec, or start with "
+        "SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER",
+        names=re.compile(r"UnsatisfiedLinkError|SnappyError"),
+        texts=re.compile(
+            r"failed to map segment|UnsatisfiedLinkError|Could not initialize class org\.(xerial|rocksdb)"
+        ),
+    ),
+    _Rule(
+        SetupError,
+        "Give the service's user the right to it, and look into the machine's log for errors of the disk",
+        names=re.compile(r"AccessDeniedException|AccessControlException|^PermissionError"),
+        texts=re.compile(r"Permission denied|Read-only file system|Input/output error|Stale (NFS )?file handle"),
+    ),
+    _Rule(
+        SetupError,
+        _SAME_PACKAGES,
+        re.compile(r"ModuleNotFoundError"),
+        re.compile(r"Cannot run program|VERSION_MISMATCH"),
+    ),
+    _Rule(
+        SetupError,
+        "Exclude Spark's temporary folder from the clean-up of the machine's temporary files",
+        texts=re.compile(r"workingDir-\S+.*No such file|/(blockmgr|spark)-[0-9a-f-]{36}/\S*.*No such file"),
     ),
     _Rule(
         FencedError,
-        re.compile(r"ConcurrentModificationException|CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are"),
         "Another writer uses this checkpoint: this process must end",
+        texts=re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are"),
     ),
     _Rule(
         WorkerLostError,
-        re.compile(
+        "The batch is replayed from the checkpoint; if workers die again, check memory and the machine's log",
+        names=re.compile(r"ExecutorLostFailure|ExecutorDeadException|FetchFailed"),
+        texts=re.compile(
             r"Python worker (exited|failed)|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
             r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed(Exception)?|Could not find CoarseGrainedScheduler"
         ),
-        "The batch is replayed from the checkpoint; if workers die again, check memory and the machine's log",
     ),
     _Rule(
         DataLossError,
-        re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|failOnDataLoss|Some data may have been lost|Cannot fetch offset"),
         "Records were deleted before they were read. Before going on without them: "
         "docs/operator/procedures.md#records-were-deleted-before-they-were-read",
+        names=re.compile(r"OffsetOutOfRange"),
+        texts=re.compile(r"^\[KAFKA_DATA_LOSS|Some data may have been lost"),
     ),
     _Rule(
         SourceRefusedError,
-        re.compile(
-            r"SaslAuthenticationException|SslAuthenticationException|(Topic|Group|Cluster)AuthorizationException"
-        ),
-        "Check the user's rights and kafka.options",
+        "Check [kafka] user and password_file",
+        names=re.compile(r"SaslAuthenticationException|UnsupportedSaslMechanismException"),
+    ),
+    _Rule(
+        SourceRefusedError,
+        "Check [kafka] ca_file, certificate and key, and this machine's clock",
+        names=re.compile(r"SslAuthenticationException"),
+    ),
+    _Rule(
+        SourceRefusedError,
+        "Give [kafka] user this right: docs/operator/kafka.md",
+        names=re.compile(r"(Topic|Group|Cluster|TransactionalId)AuthorizationException"),
     ),
     _Rule(
         SourceError,
-        re.compile(r"org\.apache\.kafka\.|org\.apache\.spark\.sql\.kafka010\.|\[KAFKA_"),
         "Check the brokers and kafka.options; the batch is replayed from the checkpoint",
-    ),
-    _Rule(
-        CheckpointError,
-        re.compile(
-            r"StateStore|STATE_STORE|STDS_|STATEFUL_|StateSchema|STREAMING_STATE|RocksDB|CodecError|"
-            r"streaming\.checkpointing\.|OffsetSeq|HDFSMetadataLog|offsets? log|Incomplete log file|log version|"
-            r"ChecksumException|Log file was malformed|[Cc]heckpoint|MISSING_METADATA|StreamMetadata|batch \d+ doesn't exist"
-        ),
-        "Restore the complete checkpoint, undo the change of settings, or rebuild with an empty one: "
-        "docs/operator/procedures.md#a-damaged-checkpoint",
+        names=re.compile(r"^org\.apache\.kafka\.|^org\.apache\.spark\.sql\.kafka010\."),
+        texts=re.compile(r"^\[KAFKA_|Cannot fetch record for offset"),
     ),
 )
+_NETWORK = (
+    _Rule(
+        QueryError,
+        "A task of an earlier query still has the state; a new process begins without it",
+        texts=re.compile(r"UNRELEASED_THREAD_ERROR"),
+    ),
+    _Rule(
+        QueryError,
+        _NO_ANSWER,
+        names=re.compile(
+            r"ConnectException|NoRouteToHostException|UnknownHostException|SocketTimeoutException|ConnectTimeoutException|"
+            r"SafeModeException|StandbyException|RetriableException|AWSClientIOException|SdkClientException"
+        ),
+    ),
+)
+"""What keeps a state from being loaded that is not damaged: its file system on other machines, and another task."""
+_CHECKPOINT = (
+    _Rule(
+        CheckpointError,
+        "Restore the complete checkpoint, undo the change of settings, or rebuild with an empty one: "
+        "docs/operator/procedures.md#a-damaged-checkpoint",
+        names=re.compile(r"RocksDBException|StateSchema|ChecksumException|CodecError"),
+        texts=re.compile(
+            r"^\[(CANNOT_LOAD_STATE_STORE|CHECKPOINT_|STATE_STORE_(?!INVALID_ST|OPERATION|COMMIT|HANDLE|UNSUPPORTED)|STDS_|STATEFUL_|STREAMING_STATE|"
+            r"BATCH_METADATA_NOT_FOUND|MALFORMED_LOG_FILE|INVALID_LOG_VERSION|INCOMPATIBLE_STATE|UNABLE_TO_FETCH_STATE|MISSING_METADATA)|"
+            r"^batch \d+ doesn't exist|Log file was malformed|Incomplete log file|Unsupported log version|"
+            r"offset ?log"
+        ),
+    ),
+)
+"""The last suspects: what breaks a checkpoint's use is mostly something else, which the other rules name."""
+_ORDER = (_DIRECT, _NETWORK, _CHECKPOINT)
 
 
 @dataclass(slots=True)
@@ -171,54 +252,115 @@ def transient(error: TidemarkError) -> bool:
     return isinstance(error, _TRANSIENT) and not isinstance(error, _PERMANENT)
 
 
+PLANNED = (NewSchemaError, ReadAnewError, ViewsChangedError)
+"""What ends a query because it has to begin again with something else: a schema, skips, views. It is no failure."""
 CODES = tuple(dict.fromkeys(family.code for family in _TRANSIENT))
 """The codes under which restarts of the query are counted; subclasses of these families may have other codes."""
 
 
-def classify(failure: BaseException | None, query: StreamingQuery | None = None) -> TidemarkError:
+def classify(
+    failure: BaseException | None, query: StreamingQuery | None = None, settings: Settings | None = None
+) -> TidemarkError:
     """Return the TidemarkError for `failure`, the exception of foreachBatch, or, if it is None, for the query's own exception.
 
-    A TidemarkError is returned as it is. The chain of causes decides about others; without a match it is a QueryError.
+    A TidemarkError is returned as it is. The chain of causes decides about others: each group of rules is compared with every
+    cause, the innermost first. Without a match it is a QueryError. The text begins with the innermost cause. The settings give
+    the address and the checkpoint where no cause names one. Stack traces decide nothing: any failure of a task has Spark's
+    classes for checkpoints on its stack.
     """
     if isinstance(failure, TidemarkError):
         return failure
     # The query's exception has only the text of an exception in foreachBatch: the original has more.
     causes = [*_python(failure)] or [*_jvm(query)]
-    for cause in causes:
-        error = _raised_in_worker(cause.text)
-        if error is not None:
-            return error
-    for rule in _RULES:  # the order of the rules decides, not that of the chain: a full disk also breaks checkpoints
-        for cause in causes:
-            if rule.pattern.search(cause.text):
-                return _error(rule, cause, query)
+    for cause in causes:  # ours may have been raised from another one
+        family = _named(TidemarkError).get(cause.name.rpartition(".")[2])
+        if family is not None:
+            return family(" ".join(cause.message.split()))
     if not causes:
-        return QueryError("The query ended and gave no reason", remedy=_DEBUG)
-    innermost = causes[-1]
-    for rule in _RULES:  # the stack shows what a parser was reading
-        if any(rule.pattern.search(place) for place in innermost.places):
-            return _error(rule, innermost, query)
-    return QueryError(innermost.short(), remedy=_DEBUG)
+        return QueryError("The query ended and gave no reason", remedy=_UNNAMED)
+    root = _root(query, settings)
+    for rules in _ORDER:
+        for cause in reversed(causes):
+            for rule in rules:
+                if rule.fits(cause):
+                    return rule.family(_what(rule.family, cause, causes, root, settings), remedy=rule.remedy)
+    (rule,) = _CHECKPOINT
+    inside = next((cause for cause in reversed(causes) if root and _path(root) in cause.message), None)
+    if inside is not None and _IS_OF_FILES.search(inside.name):
+        return rule.family(_what(rule.family, inside, causes, root, settings), remedy=rule.remedy)
+    return QueryError(_what(QueryError, causes[-1], causes, root, settings), remedy=_UNNAMED)
 
 
-def _error(rule: _Rule, cause: _Cause, query: StreamingQuery | None) -> TidemarkError:
-    where = ""
-    if rule.family is CheckpointError and query is not None:
-        handle: Any = query
-        root = str(handle._jsq.streamingQuery().resolvedCheckpointRoot())
+_IS_OF_FILES = re.compile(r"FileNotFound|NoSuchFile|EOFException|IOException|OSError|FileSystemException")
+
+
+def _what(
+    family: type[TidemarkError], decisive: _Cause, causes: Sequence[_Cause], root: str, settings: Settings | None
+) -> str:
+    """Return the innermost cause with its place, and then the one that decided, if that is another one."""
+    shown = list(dict.fromkeys(cause.short() for cause in (causes[-1], decisive)))
+    if ":" not in shown[0]:  # a class without a message, such as EOFException
+        shown.reverse()
+    text = shown[0] + "".join(f" ({more})" for more in shown[1:])
+    if family is CheckpointError and root:
         folder = local(root)
         files = logs.damaged(folder) if folder is not None else []
-        where = f"{', '.join(map(str, files))} is damaged: " if files else f"{root}: "
-    return rule.family(where + cause.short(), remedy=rule.remedy)
+        if files:
+            return f"{', '.join(map(str, files))} is damaged: {text}"
+        return text if _path(root) in text else f"{root}: {text}"
+    if issubclass(family, SourceError) and settings is not None:
+        return f"Kafka at {settings.kafka.bootstrap}: {_placed(text)}"
+    if family is SetupError and FULL.search(text):
+        return f"{text}{_room(root)}"
+    return text
+
+
+def _placed(text: str) -> str:
+    """Return a message of Kafka's Java client with its places as all other messages have them: topic[partition]@offset."""
+    text = re.sub(r"([\w.-]+)-(\d+)=(?:FetchPosition\{offset=)?(\d+)", r"\1[\2]@\3", text)
+    return re.sub(r"(partitions? )([\w.-]+)-(\d+)\b", r"\1\2[\3]", text)
+
+
+def _room(root: str) -> str:
+    """Return the free space of the folders of this machine that a query writes to: Java's message has no path."""
+    folders = {"checkpoint": local(root) if root else None, "temporary files": Path(tempfile.gettempdir())}
+    free = {}
+    for name, folder in folders.items():
+        with suppress(OSError):
+            if folder is not None:
+                free[name] = f"{shutil.disk_usage(folder).free >> 20} MiB are free in {folder} ({name})"
+    return f"; {', '.join(free.values())}" if free else ""
+
+
+def _root(query: StreamingQuery | None, settings: Settings | None) -> str:
+    if settings is not None:
+        return settings.service.checkpoint
+    if query is None:
+        return ""
+    handle: Any = query
+    return str(handle._jsq.streamingQuery().resolvedCheckpointRoot())
+
+
+def _path(root: str) -> str:
+    """Return the part of a checkpoint's name that every message about a file in it has."""
+    return urlsplit(root).path.rstrip("/")
 
 
 def _python(failure: BaseException | None) -> Iterator[_Cause]:
     seen: set[int] = set()
     while failure is not None and id(failure) not in seen:
         seen.add(id(failure))
-        yield _Cause(type(failure).__name__, str(failure))
-        yield from _chain(getattr(failure, "java_exception", None) or getattr(failure, "_origin", None))
+        java = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
+        causes = [*_chain(java)] if java is not None else []
+        yield from causes or _expanded(type(failure).__name__, _text(failure))
         failure = failure.__cause__ or failure.__context__
+
+
+def _text(failure: BaseException) -> str:
+    try:
+        return str(failure)
+    except Exception:  # py4j asks the JVM for the text, which may be gone
+        return ""
 
 
 def _jvm(query: StreamingQuery | None) -> Iterator[_Cause]:
@@ -232,28 +374,46 @@ def _jvm(query: StreamingQuery | None) -> Iterator[_Cause]:
 
 def _chain(java: Any) -> Iterator[_Cause]:
     """A Throwable and its causes, without the wrappers, whose messages repeat plan and settings."""
-    while java is not None:
-        cause, name = java.getCause(), java.getClass().getName()
-        if cause is None or not name.endswith(_WRAPPERS):
-            places = [frame.getClassName() for frame in java.getStackTrace()[:_FRAMES]] if cause is None else []
-            yield _Cause(name, _without_stack(java.getMessage() or ""), tuple(places))
-        java = cause
+    with suppress(Py4JError, OSError):  # the JVM may be gone
+        while java is not None:
+            cause, name, message = java.getCause(), str(java.getClass().getName()), str(java.getMessage() or "")
+            is_wrapper = name.endswith(_WRAPPERS) or _LOST in message
+            if cause is None or not is_wrapper or _TRACEBACK in message:
+                yield from _expanded(name, message)
+            java = cause
 
 
-def _without_stack(message: str) -> str:
-    """The message without its stack traces: their lines name classes that have nothing to do with the cause."""
-    return "\n".join(line for line in message.splitlines() if not line.lstrip().startswith(("at ", "...")))
+def _expanded(name: str, message: str) -> Iterator[_Cause]:
+    """The exceptions that a message consists of, the outermost first: those of a task, of a Python worker, or one."""
+    if _TRACEBACK in message:
+        yield from reversed([*_tracebacks(message)])
+        return
+    lost = re.search(r"Lost task [^\n]*?\): (.+)", message, re.DOTALL) if _LOST in message else None
+    blocks = re.split(r"^Caused by: |\nDriver stacktrace:", lost[1] if lost else message, flags=re.MULTILINE)
+    for number, block in enumerate(blocks):
+        lines = [line for line in block.splitlines() if not line.lstrip().startswith(("at ", "... "))]
+        text = "\n".join(lines).strip()
+        inner = re.match(r"([\w.$]+)(?:: |(?= \())(.*)", text, re.DOTALL) if number or lost else None
+        if inner is not None:
+            yield _Cause(inner[1], inner[2])
+        elif text or not number:
+            yield _Cause(name, text)
 
 
-def _raised_in_worker(text: str) -> TidemarkError | None:
-    """The TidemarkError that was raised in a Python worker: the JVM has it as the last lines of a traceback's text."""
-    families = {family.__name__: family for family in _families(TidemarkError)}
-    ends = r"(?=\n\s*\n|\n\s*at |\nDriver stacktrace|\Z)"
-    matches = re.findall(rf"^(?:[\w.]+\.)?({'|'.join(families)}): (.+?){ends}", text, re.MULTILINE | re.DOTALL)
-    return families[matches[-1][0]](" ".join(matches[-1][1].split())) if matches else None
+def _tracebacks(message: str) -> Iterator[_Cause]:
+    """The exceptions of Python's tracebacks in a text, in the order in which they were raised."""
+    for block in message.split(_TRACEBACK)[1:]:
+        said = re.search(r"^([A-Za-z_][\w.]*)(?:: (.*?))?(?=\n\s*\n|\n\s*at |\nDriver stacktrace|\s*\Z)", block, _LINES)
+        if said is not None:
+            yield _Cause(said[1], said[2] or "")
 
 
-def _families(root: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
-    yield root
+_LINES = re.MULTILINE | re.DOTALL
+
+
+def _named(root: type[TidemarkError]) -> dict[str, type[TidemarkError]]:
+    """Return the families by the names of their classes."""
+    families = {root.__name__: root}
     for family in root.__subclasses__():
-        yield from _families(family)
+        families |= _named(family)
+    return families

@@ -66,7 +66,7 @@ def newest(kafka: Kafka, count: int, until: Offsets | None = None) -> Source:
     try:
         partition_edges = edges(consumer, kafka)
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, consumer) from error
     finally:
         consumer.close()
     ends = {

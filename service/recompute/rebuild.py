@@ -152,7 +152,7 @@ def readable(
         if until_ms is not None:
             committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
     except KafkaException as error:
-        raise clients.unreachable(settings.kafka, error) from error
+        raise clients.unreachable(settings.kafka, error, consumer) from error
     finally:
         consumer.close()
     return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)

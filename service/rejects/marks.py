@@ -85,7 +85,7 @@ def _create(kafka: Kafka) -> None:
     try:
         existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
-        raise clients.unreachable(kafka, error) from error
+        raise clients.unreachable(kafka, error, client) from error
     missing = {topic(kafka, name): 1 for name in kafka.topics if topic(kafka, name) not in existing}
     problem = topics.create(client, missing, configuration={"cleanup.policy": "compact"})
     if problem is not None:

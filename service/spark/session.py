@@ -30,6 +30,7 @@ DEFAULTS = DEPLOY / "spark-defaults.conf"
 UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 TASKS = "spark.tidemark.tasks"
 """Where the tasks of a driver on a standalone cluster run: `executors` (the default) or `driver`."""
+_ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _SCHEDULER = "spark.scheduler.mode"
 _POOL = "spark.tidemark.pool"
 """In a session of a pipeline among several: the pool of its jobs."""
@@ -245,11 +246,11 @@ def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
         signals.Signal.handle(signals.Signal(name), _Handler(call))
 
 
-def silence(spark: SparkSession, logger: str) -> None:
-    """Turn one of the JVM's loggers off."""
+def silence(spark: SparkSession, *, silent: bool = True) -> None:
+    """Turn off the JVM's logger of queries, which logs each requested end as an error, or let it log errors again."""
     context: Any = spark.sparkContext
     log4j = context._jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+    log4j.core.config.Configurator.setLevel(_ENGINE, log4j.Level.OFF if silent else log4j.Level.ERROR)
 
 
 class _Handler:

@@ -15,16 +15,20 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
+from load.servers.certificates import Authority
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.commands.check import checks
+from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients, scan, topics
 from service.kafka.offsets import committed
 from service.monitoring.lag import Lag
 from service.rejects import marks
 from service.rejects.reject_log import Coordinates
+from service.settings import Kafka
 from tests.integration.world import World
 from tests.stream.records import reading
 
@@ -130,3 +134,51 @@ def test_the_service_reads_rejects_and_shows_its_offsets_with_the_rights_of_the_
     producer.produce(limited.topic, b"x", on_delivery=lambda error, _: refusals.append(error))
     producer.flush(30)
     assert refusals[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, "else the broker gives rights to all"
+
+
+@pytest.fixture
+def kafka(broker_server: Broker, redis_server: Redis, spark: SparkSession, tmp_path: Path, prefix: str) -> Kafka:
+    """Settings with the login of a user who may do everything."""
+    assert broker_server.authority is not None
+    broker_server.add_user(USER, PASSWORD)
+    login = {"user": USER, "password": PASSWORD, "ca_file": str(broker_server.authority.ca_file)}
+    address = {"bootstrap": broker_server.secure("SCRAM"), "group": prefix}
+    return World(spark, broker_server, redis_server, tmp_path, prefix, kafka={**address, **login}).settings.kafka
+
+
+def refusal(kafka: Kafka, **changed: Any) -> SourceError:
+    with pytest.raises(SourceError) as raised:
+        topics.prepare(kafka.model_copy(update=changed))
+    return raised.value
+
+
+def test_a_wrong_password_is_named_and_not_waited_for(kafka: Kafka) -> None:
+    error = refusal(kafka, password=SecretStr("wrong"))
+    assert type(error) is SourceRefusedError, error
+    assert "refuses the login" in error.what
+    assert "password" in error.remedy
+
+
+def test_a_certificate_of_another_authority_is_named_and_not_waited_for(kafka: Kafka, tmp_path: Path) -> None:
+    error = refusal(kafka, ca_file=Authority(tmp_path / "other").ca_file)
+    assert type(error) is SourceRefusedError, error
+    assert "certificate in certificate chain" in error.what or "issuer" in error.what
+    assert "ca_file" in error.remedy
+
+
+def test_a_port_without_tls_is_named_and_waited_for(kafka: Kafka, broker_server: Broker) -> None:
+    error = refusal(kafka, bootstrap=broker_server.bootstrap)
+    assert type(error) is SourceError, "a broker that goes away in the middle of a handshake looks the same"
+    assert "TLS" in error.remedy, error
+
+
+def test_a_topic_that_the_user_may_not_see_does_exist(kafka: Kafka, broker_server: Broker) -> None:
+    (topic,) = kafka.topics
+    others = [acl(ResourceType.TOPIC, topic, AclOperation.READ, "somebody")]
+    set_rights(broker_server, others)
+    try:
+        error = refusal(kafka)
+    finally:
+        remove_rights(broker_server, others)
+    assert type(error) is SourceRefusedError, error
+    assert f"no right to the topic {topic}" in error.what

@@ -130,6 +130,7 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         assert service.process.pid == process
         assert service.process.poll() is None
         assert service.stop() == 0
+        assert " ERROR MicroBatchExecution" not in service.log.read_text(), "the restarts were planned"
 
     # Another process, without the registry: what was learned is beside the checkpoint.
     registry.stop()

@@ -150,6 +150,7 @@ def test_views_are_added_changed_and_removed_while_it_runs(world: DaemonWorld) -
 def standby_takes_over(world: DaemonWorld, service: Service, standby: Service, views: Views) -> None:
     """With the views of the file, which has changed since the standby was started."""
     assert service.stop() == 0
+    assert " ERROR MicroBatchExecution" not in service.log.read_text(), "a restart for other views is planned"
     batch, meta = int(world.progress()["batch"]), views.meta()
     # The first batch may be one that was begun before, which has its former views in any case.
     keep_sending(world, lambda: int(world.progress()["batch"]) > batch + 2, "batches of the standby")

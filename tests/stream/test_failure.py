@@ -15,6 +15,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 from typing_extensions import override
 
+from service.daemon import starts
 from service.errors import CheckpointError, QueryError, SinkError, TidemarkError, WorkerLostError
 from service.pipeline.failure import classify, transient
 
@@ -111,6 +112,29 @@ def test_any_other_error_in_a_python_worker_is_a_query_error_and_no_other(spark:
     error = ended(rate(spark), tmp_path, lambda rows, _: rows.mapInArrow(divide, "value long").toArrow() and None)
     assert type(error) is QueryError
     assert "ZeroDivisionError" in str(error)
+
+
+def test_an_unforeseen_error_of_a_task_is_no_damaged_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    def fail(rows: DataFrame, _number: int) -> None:
+        rows.select(F.raise_error(F.lit("no such thing"))).toArrow()
+
+    error = ended(rate(spark).groupBy("value").count(), tmp_path / "checkpoint", fail)
+    assert type(error) is QueryError, error
+    assert error.what.startswith("SparkRuntimeException: [USER_RAISED_EXCEPTION] no such thing")
+    assert starts.counts(error), "records may have caused it"
+
+
+def test_a_folder_of_the_checkpoint_that_is_gone_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    def lose(rows: DataFrame, _number: int) -> None:
+        rows.count()
+        (tmp_path / "checkpoint" / "commits").rename(tmp_path / "commits")
+        (
+            tmp_path / "checkpoint" / "commits"
+        ).touch()  # root may write into any folder, and into no file as if it were one
+
+    error = ended(rate(spark), tmp_path / "checkpoint", lose)
+    assert type(error) is CheckpointError, error
+    assert str(tmp_path / "checkpoint") in str(error)
 
 
 def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_shows(

@@ -1,11 +1,19 @@
 """What a failure is called, whether it may pass, and how long is waited after it."""
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from service.admission import column_values, unknown_schemas
+from service.daemon import starts
 from service.errors import TidemarkError
 from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, classify, transient
 from service.redis.link import EpochLostError
+from service.settings import Settings
 
 PASSES = {
     "SourceError",
@@ -89,31 +97,184 @@ def test_an_error_of_ours_keeps_its_name_whatever_it_was_wrapped_in() -> None:
     assert str(error) == str(ours)
 
 
+def throwable(causes: Sequence[Mapping[str, str]]) -> Any:
+    """What py4j gives of a Throwable: its class, its message, its cause. None without causes."""
+    if not causes:
+        return None
+    first, *others = causes
+    kind = SimpleNamespace(getName=lambda: first["class"])
+    return SimpleNamespace(
+        getClass=lambda: kind, getMessage=lambda: first["message"], getCause=lambda: throwable(others)
+    )
+
+
+class JavaError(Exception):
+    """A Py4JJavaError: its text has the stack traces of all causes."""
+
+    def __init__(self, *causes: Mapping[str, str], text: str = "") -> None:
+        super().__init__(text or STACK)
+        self.java_exception = throwable(causes)
+
+
+STACK = """An error occurred while calling o3501.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult
+\tat org.apache.spark.rdd.RDD.computeOrReadCheckpoint(RDD.scala:374)
+\tat org.apache.spark.sql.execution.streaming.state.StateStoreRDD.compute(StateStoreRDD.scala:128)
+\tat org.apache.kafka.clients.consumer.KafkaConsumer.poll(KafkaConsumer.java:700)
+"""
+"""Of any failure of a task (Spark 4.1.4)."""
+FRAMES = "\n\tat org.apache.spark.rdd.RDD.computeOrReadCheckpoint(RDD.scala:374)\n"
+
+
+TRACEBACK = "Traceback (most recent call last):"
+SPARK = "org.apache.spark.SparkException"
+
+
+def cause(name: str, message: str = "") -> dict[str, str]:
+    return {"class": name, "message": message}
+
+
+def lost(text: str) -> dict[str, str]:
+    """The failure of a job, by that of its task."""
+    where = "Task 0 in stage 5.0 failed 4 times, most recent failure: Lost task 0.3 in stage 5.0 (TID 3) (10.0.0.5 executor 1): "
+    return cause(
+        "org.apache.spark.SparkException", f"Job aborted due to stage failure: {where}{text}\nDriver stacktrace:"
+    )
+
+
+RECORDED = json.loads((Path(__file__).parent / "failures.json").read_text())
+"""Failures of real runs of `make faults ID=causes` and tests/stream/test_failure.py: what they consist of, and their names."""
+SETTINGS = cast(
+    Settings,
+    SimpleNamespace(
+        service=SimpleNamespace(checkpoint="/var/lib/checkpoint"), kafka=SimpleNamespace(bootstrap="127.0.0.1:9092")
+    ),
+)
+"""Those of the runs, as far as a message has them."""
+
+
+@pytest.mark.parametrize("failure", RECORDED, ids=lambda failure: str(failure["name"]))
+def test_a_real_failure_is_named_by_its_cause(failure: Mapping[str, Any]) -> None:
+    error = classify(JavaError(*failure["causes"], text=failure["text"]), settings=SETTINGS)
+    assert error.code == failure["code"], error
+    assert error.what.startswith(failure["begins"]), error
+    assert error.remedy
+
+
 @pytest.mark.parametrize(
-    ("text", "code"),
+    "innermost",
     [
-        (
-            "org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Offsets out of range: readings-0",
-            "SOURCE_DATA_LOSS",
-        ),
-        (
-            "[KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO] Some data may have been lost",
-            "SOURCE_DATA_LOSS",
-        ),
-        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment", "SOURCE"),
-        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized: [readings]", "SOURCE_REFUSED"),
-        (
-            "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times: ExecutorLostFailure (executor 1 exited)",
-            "QUERY_WORKER_LOST",
-        ),
-        ("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred during loading state", "CHECKPOINT"),
-        ("java.io.IOException: No space left on device: /c/offsets/1", "SETUP"),
-        ("java.util.ConcurrentModificationException: Multiple streaming queries are concurrently using it", "FENCED"),
-        ("scala.MatchError: something else", "QUERY"),
+        cause("java.io.IOException", "No space left on device"),
+        cause("java.lang.IllegalStateException", "unforeseen"),
+        cause("javax.net.ssl.SSLHandshakeException", "PKIX path building failed"),
+        cause("java.lang.OutOfMemoryError", "Java heap space"),
     ],
 )
-def test_a_failure_of_the_engine_gets_a_family(text: str, code: str) -> None:
-    error = classify(RuntimeError(text), None)
-    assert isinstance(error, TidemarkError)
-    assert error.code == code
+def test_what_is_on_a_stack_accuses_nothing(innermost: Mapping[str, str]) -> None:
+    text = "{class}: {message}".format(**innermost)
+    with_cause, alone = JavaError(lost(text + FRAMES), innermost), JavaError(lost(text + FRAMES))
+    assert classify(with_cause).code == classify(alone).code != "CHECKPOINT"
+    assert str(classify(with_cause)) == str(classify(alone))
+    assert classify(alone).what.startswith(text.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("causes", "code", "what"),
+    [
+        (
+            [lost("ExecutorLostFailure (executor 1 exited) Reason: Remote RPC client disassociated.")],
+            "QUERY_WORKER_LOST",
+            "ExecutorLostFailure: (executor 1 exited) Reason: Remote RPC client disassociated",
+        ),
+        (
+            [
+                cause(SPARK, "Python worker exited unexpectedly (crashed)"),
+                cause("java.io.EOFException"),
+            ],
+            "QUERY_WORKER_LOST",
+            "SparkException: Python worker exited unexpectedly (crashed) (EOFException)",
+        ),
+        (
+            [
+                cause(SPARK, "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred"),
+                cause("java.io.FileNotFoundException", "File /c/state/0/0/7.changelog does not exist"),
+            ],
+            "CHECKPOINT",
+            "FileNotFoundException: File /c/state/0/0/7.changelog does not exist "
+            "(SparkException: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred)",
+        ),
+        (
+            [
+                cause(SPARK, "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred"),
+                cause("java.net.ConnectException", "Call From a to name-node:8020 failed on connection exception"),
+            ],
+            "QUERY",
+            "ConnectException: Call From a to name-node:8020 failed on connection exception",
+        ),
+        (
+            [
+                cause(SPARK, "Job aborted"),
+                cause("org.rocksdb.RocksDBException", "No space left on device"),
+            ],
+            "SETUP",
+            "RocksDBException: No space left on device; ",
+        ),
+        (
+            [cause("java.lang.NoClassDefFoundError", "Could not initialize class org.rocksdb.RocksDB")],
+            "SETUP",
+            "NoClassDefFoundError: Could not initialize class org.rocksdb.RocksDB",
+        ),
+        (
+            [
+                cause("org.apache.kafka.common.errors.SslAuthenticationException", "SSL handshake failed"),
+                cause("sun.security.validator.ValidatorException", "PKIX path building failed"),
+            ],
+            "SOURCE_REFUSED",
+            "ValidatorException: PKIX path building failed (SslAuthenticationException: SSL handshake failed)",
+        ),
+        (
+            [cause("java.util.ConcurrentModificationException", "KafkaConsumer is not safe for multi-threaded access")],
+            "QUERY",
+            "ConcurrentModificationException: KafkaConsumer is not safe",
+        ),
+        (
+            [
+                cause(
+                    "java.util.ConcurrentModificationException", "Multiple streaming queries are concurrently using it"
+                )
+            ],
+            "FENCED",
+            "ConcurrentModificationException: Multiple streaming queries",
+        ),
+        (
+            [cause("org.apache.kafka.common.errors.TimeoutException", "Timed out waiting for a node assignment")],
+            "SOURCE",
+            "TimeoutException: Timed out waiting for a node assignment",
+        ),
+        ([cause("scala.MatchError", "something else")], "QUERY", "MatchError: something else"),
+    ],
+)
+def test_a_failure_of_the_engine_gets_a_family(causes: list[Mapping[str, str]], code: str, what: str) -> None:
+    error = classify(JavaError(*causes))
+    assert error.code == code, error
+    assert error.what.startswith(what), error
     assert error.remedy
+
+
+def test_the_cause_of_a_python_worker_is_the_first_exception_and_ours_stays_ours() -> None:
+    full = "OSError: [Errno 28] No space left on device: '/d/x'"
+    first = f'{TRACEBACK}\n  File "s.py", line 7, in write\n{full}\n'
+    again = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    second = f'{TRACEBACK}\n  File "s.py", line 9, in write\n    raise KeyError\nKeyError: "checkpoint"\n'
+    worker = "org.apache.spark.api.python.PythonException"
+    error = classify(JavaError(lost(f"{worker}: {first}{again}{second}")))
+    assert error.code == "SETUP"
+    assert error.what.startswith(full)
+    ours = f"{second.partition('KeyError:')[0]}service.redis.link.EpochLostError: Redis at h:1/0: refused. Acquire it\n"
+    assert str(classify(JavaError(cause(worker, f"{first}{again}{ours}")))) == "Redis at h:1/0: refused. Acquire it"
+
+
+def test_an_unforeseen_failure_of_a_task_counts_towards_the_search_for_unreadable_records() -> None:
+    assert starts.counts(JavaError(lost(f"java.lang.IllegalStateException: unforeseen{FRAMES}")))
+    assert starts.counts(JavaError(lost(f"java.lang.OutOfMemoryError: Java heap space{FRAMES}")))
+    assert not starts.counts(JavaError(lost(f"java.io.IOException: No space left on device{FRAMES}")))

@@ -328,7 +328,10 @@ def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path:
 def test_what_a_task_asks_for_comes_through_as_text_and_is_the_same_type_again() -> None:
     error = UndecidedError.of([7, 1 << 31])
     again = failure.classify(
-        RuntimeError(f"Traceback\nservice.admission.unknown_schemas.UndecidedError: {error.what}\n\n\tat x"), None
+        RuntimeError(
+            'Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
+            f"service.admission.unknown_schemas.UndecidedError: {error.what}\n\n\tat x"
+        )
     )
     assert isinstance(again, UndecidedError)
     assert again.ids == [7, 1 << 31]
