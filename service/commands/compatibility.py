@@ -129,7 +129,7 @@ def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
-    reader = _cut(known.reader, settings.form)
+    reader = decode.reader_schema(known.reader, settings.form)
     for number, writer in known.schemas.items():
         why = incompatible(reader, writer)
         if why:
@@ -151,7 +151,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
         schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
-        why = incompatible(_cut(known.reader, settings.form), schema)
+        why = incompatible(decode.reader_schema(known.reader, settings.form), schema)
     except (OSError, ValueError) as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error}"))
         return
@@ -194,7 +194,7 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
     number = int(file.stem) if file.stem.isdigit() else -1
     will_be = settings.registry is None and form.reader_schema is None and number > max(known.schemas)
     try:
-        reader = _cut(schema, form)
+        reader = decode.reader_schema(schema, form)
         problems = [
             f"id {each}: {why}" for each, writer in known.schemas.items() if (why := incompatible(reader, writer))
         ]
@@ -211,11 +211,6 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
             ),
         )
     return Line(name, "warn", what, f"Do not name it in {form.place}.reader_schema")
-
-
-def _cut(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
-    micro_batch = decode.reader_schema(schema, form)
-    return {**micro_batch, "fields": micro_batch["fields"][:-1]}  # without the mark of the end
 
 
 def _parsed(schema: Mapping[str, Any]) -> Any:
