@@ -16,8 +16,9 @@ from service.admission import arrays, decode
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
-from service.commands.explain import TIME_FORMS, quoted, wrong_types
+from service.commands.explain import TIME_FORMS
 from service.commands.finding import Line, failed, ok
+from service.commands.json_record import quoted
 from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings
@@ -111,20 +112,20 @@ def _readings(value: bytes, form: Input) -> list[bytes]:
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
-    """Yield why a record of JSON would be rejected: its form, the types of the mapped fields, its time and device."""
+    """Yield why a record of JSON would be rejected for its form: the types of the mapped fields, its time and device."""
     form = settings.form
-    if not record.whole:
-        yield f"{record.why} (at byte {record.stop})"
+    if record.problems:
+        yield from record.problems
         return
-    wrong = [*wrong_types(record.fields, settings)]
-    yield from wrong
-    device = record.at(form.device_id) if form.device_id != RECORD_KEY else ""
-    if not wrong and device is None:
-        yield f"{form.device_id} is missing or null: expected a device id"
-    time = record.at(form.event_time)
-    if not wrong and (time is None or dissect.event_ms(record, form) is None):
+    reason, text = dissect.reason(record, b"any key", form)
+    if reason == "no_device":
+        text = f"{form.device_id} is missing or null: expected a device id"
+    elif reason == "no_time":
+        time = record.at(form.event_time)
         shown = "is missing or null" if time is None else f"= {quoted(time)}"
-        yield f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
+        text = f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
+    if reason:
+        yield text
 
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
