@@ -12,7 +12,7 @@ import math
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -36,6 +36,7 @@ _ISO = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?", re.
 _LOGICAL = {"timestamp-millis": "ms", "timestamp-micros": "us"}
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _HEADER_BYTES = 5
+_NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF")
 _VARINT_BYTES = {"int": 5, "long": 10}
 
 
@@ -43,20 +44,15 @@ class RejectedError(Exception):
     """A record cannot be used; the argument is the reason."""
 
 
-def _no_constant(name: str) -> None:
-    msg = f"JSON has no {name}"
-    raise ValueError(msg)
-
-
 class Json:
-    """One JSON object a record, UTF-8."""
+    """One JSON object a record, UTF-8. NaN and infinities may be in it."""
 
     time_unit = None
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record; raises RejectedError."""
         try:
-            record: Any = json.loads(value.decode(), parse_constant=_no_constant)
+            record: Any = json.loads(value.decode())
         except (ValueError, RecursionError):
             raise RejectedError(UNDECODABLE) from None
         if not isinstance(record, dict):
@@ -126,10 +122,9 @@ class Avro:
         # A field that nothing is taken from cannot make a record undecodable.
         paths = [rules.device_id, rules.event_time, *rules.measures.values(), *rules.columns.values()]
         paths += [field for text in rules.derived.values() for field in Formula(text).fields]
-        heads = {path.split(".")[0] for path in paths}
-        fields = [field for field in whole["fields"] if field["name"] in heads]
         self._whole = whole
-        self._reader = fastavro.parse_schema(_without_logical_types({**whole, "fields": fields}))
+        cut = _cut(whole, {tuple(path.split(".")) for path in paths})
+        self._reader = fastavro.parse_schema(_without_logical_types(cut))
         self._writers = {each: self._parsed(schema) for each, schema in raw.items()}
 
     def read(self, value: bytes) -> Mapping[str, Any]:
@@ -162,6 +157,20 @@ class Avro:
     def _parsed(self, schema: Any) -> tuple[Any, dict[str, Any], bool]:
         names: dict[str, Any] = {}
         return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
+
+
+def _cut(schema: Any, paths: Set[tuple[str, ...]]) -> Any:
+    """A schema without the fields that no path leads to; a type that a path ends at stays."""
+    if isinstance(schema, list) and sum(each != "null" for each in schema) == 1:
+        return [_cut(each, paths) for each in schema]
+    if not isinstance(schema, dict) or schema["type"] != "record" or () in paths:
+        return schema
+    fields = []
+    for field in schema["fields"]:
+        below = {path[1:] for path in paths if path[0] == field["name"]}
+        if below:
+            fields.append({**field, "type": _cut(field["type"], below)})
+    return {**schema, "fields": fields}
 
 
 def schema_ids(registry: str, subjects: Sequence[str]) -> set[int]:
@@ -201,6 +210,8 @@ def as_number(value: object) -> float | None:
     """A measure; a number too large for a double is infinite. RejectedError for anything but a number."""
     if value is None or type(value) is float:
         return value
+    if value in _NOT_FINITE:  # as texts, too
+        return float(str(value))
     if type(value) is not int:
         raise RejectedError(UNDECODABLE)
     try:
@@ -246,6 +257,8 @@ def to_ms(value: object, unit: str) -> int | None:
         return _iso_ms(value.strip(BLANKS))
     if type(value) is int:
         return value if unit == "ms" else value * 1000 if unit == "s" else value // 1000
+    if value in _NOT_FINITE:
+        value = float(str(value))
     if type(value) is float and math.isinf(value):  # JSON's 1e400 is beyond all times
         return (1 << 62) if value > 0 else -(1 << 62)
     if type(value) is float:

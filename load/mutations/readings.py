@@ -5,6 +5,7 @@ from load.mutations.mutation import Edit, Mutation
 _REFRESHER = "tests/integration/test_refresher.py::"
 _ADMISSION = "tests/stream/test_admission.py::"
 _PROTOBUF = "tests/stream/test_protobuf.py::test_a_message_is_decoded_by_its_schema_or_rejected_alone"
+_DECODERS = "tests/stream/test_decoders.py::"
 _EXPRESSIONS = "tests/stream/test_expressions.py::"
 _BOOK = "tests/unit/test_schema_catalog.py::"
 _SCRIPTS = "tests/stream/test_pass.py::"
@@ -150,6 +151,45 @@ MUTATIONS = (
         ("tests/stream/test_protobuf.py::test_a_field_may_have_the_name_of_a_method_of_its_message",),
     ),
     Mutation(
+        "unmapped-field-decides",
+        "the reader's schema of Avro has all fields of the records around the mapped ones",
+        "a new symbol or type in a field that nobody maps rejects the record",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/decode.py",
+                "avro_types.projection(schema, map(field_path.parts, paths))",
+                "avro_types.projection(schema, [field_path.parts(path)[:1] for path in paths])",
+            ),
+        ),
+        (_DECODERS + "test_a_field_that_is_not_mapped_does_not_decide_about_a_record",),
+    ),
+    Mutation(
+        "nan-decides",
+        "JSON with NaN in any field cannot be decoded",
+        "a NaN in a field that nobody maps rejects the record",
+        ("P4",),
+        (Edit("service/admission/decode.py", '"allowNonNumericNumbers": "true"', '"allowNonNumericNumbers": "false"'),),
+        (
+            _DECODERS + "test_a_field_that_is_not_mapped_does_not_decide_about_a_record",
+            _DECODERS + "test_both_decoders_give_the_same_answer_to_json",
+        ),
+    ),
+    Mutation(
+        "decoders-differ",
+        "the decoder of the commands takes a negative index of a union from the end, as fastavro does",
+        "a reject is explained by its size, and `try` shows values that the service does not have",
+        ("P4",),
+        (
+            Edit(
+                "service/commands/avro_record.py",
+                "if not 0 <= number < len(writer):",
+                "if not -len(writer) <= number < len(writer):",
+            ),
+        ),
+        (_DECODERS + "test_both_decoders_give_the_same_answer_to_avro",),
+    ),
+    Mutation(
         "half-of-a-character",
         "an id of JSON may be half of a character",
         "devices with different ids count as one device, '?'",
@@ -157,7 +197,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/decode.py",
-                'text.contains("?") & self._text_of_json().rlike(_HALF)',
+                'text.contains("?") & F.col(TEXT + self._name).rlike(HALF)',
                 'text.contains("?") & F.lit(False)',
             ),
         ),
@@ -289,7 +329,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/decode.py",
-                'F.col(f"{self._name}.{_END}") == _mark()',
+                'F.col(f"{self._name}.{_END}") == mark',
                 'F.col(f"{self._name}.{_END}").isNotNull()',
             ),
         ),

@@ -3,13 +3,17 @@
 A name without a dot is in the namespace of the type around it (Avro 1.12, "Names").
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 TIMESTAMPS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
 """Logical types of which Spark makes a timestamp (4.1.1); decode.py reads those without a zone as UTC."""
 NUMBERS = frozenset({"int", "long", "float", "double", "decimal"})
 """Types that are measures; of a decimal Spark makes a number, where its bytes or fixed have the logical type."""
+MAX_LEVELS = 128
+"""The most records in one another, in a type that contains itself."""
+TOO_DEEP = "tidemark.too_deep"
+"""The type of the level after MAX_LEVELS: its field is a union without branches, so that no bytes can be decoded."""
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _COMPLEX = _NAMED | {"array", "map"}
 
@@ -67,6 +71,140 @@ def inline(schema: Any, parts: Mapping[str, Any]) -> Any:
         return changed
 
     return walk(schema, "")
+
+
+def projection(schema: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """Return a record's schema with the fields on the paths, at every level, and without all others.
+
+    A path leads through records, also in a union with null, and through the values of maps. The type at its end stays complete.
+    So does a type that a path does not lead through: an array, a union of several types, a record without the field.
+    """
+    parts = definitions(schema)
+    kept: dict[str, set[str]] = {}
+    complete: set[str] = set()
+
+    def keep(node: Any, namespace: str) -> None:
+        if isinstance(node, list):
+            for each in node:
+                keep(each, namespace)
+        elif isinstance(node, str):
+            if (name := referred(node, namespace, parts)) is not None:
+                keep(parts[name], "")
+        elif is_definition(node):
+            name = full_name(node, namespace)
+            if name not in complete:
+                complete.add(name)
+                kept[name] = {field["name"] for field in node.get("fields", ())}
+                for field in node.get("fields", ()):
+                    keep(field["type"], namespace_of(name))
+        else:
+            for key in ("items", "values", "type"):
+                keep(node.get(key, []), namespace)
+
+    def follow(node: Any, path: Sequence[str], namespace: str) -> None:
+        if isinstance(node, list) and len(others := [each for each in node if each != "null"]) == 1:
+            follow(others[0], path, namespace)
+        elif isinstance(node, str) and (name := referred(node, namespace, parts)) is not None:
+            follow(parts[name], path, "")
+        elif not path or not isinstance(node, dict) or node["type"] in {"array", "enum", "fixed"}:
+            keep(node, namespace)
+        elif node["type"] == "map":
+            follow(node["values"], path[1:], namespace)
+        elif not is_definition(node):
+            follow(node["type"], path, namespace)
+        elif field := next((each for each in node["fields"] if each["name"] == path[0]), None):
+            name = full_name(node, namespace)
+            kept.setdefault(name, set()).add(path[0])
+            follow(field["type"], path[1:], namespace_of(name))
+        else:
+            keep(node, namespace)
+
+    def cut(node: Any, namespace: str) -> Any:
+        if isinstance(node, list):
+            return [cut(each, namespace) for each in node]
+        if not isinstance(node, dict):
+            return node
+        changed = dict(node)
+        if is_definition(node):
+            name = full_name(node, namespace)
+            namespace = namespace_of(name)
+            if "fields" in node:
+                changed["fields"] = [
+                    {**each, "type": cut(each["type"], namespace)}
+                    for each in node["fields"]
+                    if each["name"] in kept.get(name, ())
+                ]
+            return changed
+        return changed | {key: cut(node[key], namespace) for key in ("items", "values", "type") if key in node}
+
+    for path in paths:
+        follow(schema, path, "")
+    cut_schema: dict[str, Any] = inline(cut(schema, ""), {name: cut(part, "") for name, part in parts.items()})
+    return cut_schema
+
+
+def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a writer's schema for records of at most MAX_LEVELS records in one another; the schema itself if it allows no more.
+
+    Avro's reader in the JVM skips fields by recursion: 13,000 levels, which 65 KB hold, end the process with a StackOverflowError
+    (Avro 1.12). A type that contains itself gets a name for each level, but for the outermost, and TOO_DEEP after the last level.
+    """
+    parts = definitions(schema)
+    below = {name: {*_named_in(part.get("fields", ()), namespace_of(name), parts)} for name, part in parts.items()}
+    for _ in below:  # as often as a chain of types may be long
+        below = {name: names.union(*(below[each] for each in names)) for name, names in below.items()}
+    endless = {name for name, names in below.items() if any(each in below[each] for each in {name, *names})}
+    if not endless:
+        return schema
+    defined: set[str] = set()
+    outermost: dict[str, int] = {}
+
+    def walk(node: Any, namespace: str, level: int) -> Any:
+        if isinstance(node, list):
+            return [walk(each, namespace, level) for each in node]
+        if isinstance(node, str):
+            name = referred(node, namespace, parts)
+            return node if name is None else walk(parts[name], "", level)
+        if not is_definition(node):
+            changed = {key: walk(node[key], namespace, level) for key in ("items", "values") if key in node}
+            kind = node["type"]
+            return {**node, **changed} if kind in {"array", "map"} else _typed(node, walk(kind, namespace, level))
+        name = full_name(node, namespace)
+        label = name
+        if name in endless and level > MAX_LEVELS:
+            node, label = {"type": "record", "fields": [{"name": "none", "type": []}]}, TOO_DEEP
+        elif name in endless and outermost.setdefault(name, level) != level:
+            label = f"{name}__{level}"
+        if label in defined:
+            return label
+        defined.add(label)
+        changed = {"name": label, "namespace": namespace_of(label)}
+        if "fields" in node:
+            space = namespace_of(name)
+            changed["fields"] = [{**each, "type": walk(each["type"], space, level + 1)} for each in node["fields"]]
+        return {**node, **changed}
+
+    outer: Mapping[str, Any] = walk(schema, "", 0)
+    return outer
+
+
+def _typed(node: Mapping[str, Any], kind: Any) -> Any:
+    return {**node, "type": kind} if isinstance(kind, str) else kind
+
+
+def _named_in(node: Any, namespace: str, parts: Collection[str]) -> Iterable[str]:
+    """Yield the full names of the types that fields or a type refer to or define."""
+    if isinstance(node, str):
+        if (name := referred(node, namespace, parts)) is not None:
+            yield name
+    elif isinstance(node, Mapping) and is_definition(node):
+        yield full_name(node, namespace)
+    elif isinstance(node, Mapping):
+        for key in ("items", "values", "type"):
+            yield from _named_in(node.get(key, ()), namespace, parts)
+    else:
+        for each in node:
+            yield from _named_in(each, namespace, parts)
 
 
 def is_definition(node: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.avro.functions import from_avro
 
-from service.admission import avro_types, device_ids, expressions, protobuf
+from service.admission import avro_types, device_ids, expressions, mapped, protobuf
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Measure, field_path
@@ -24,6 +24,9 @@ _END = "tidemark_end"
 
 Spark's decoder ignores bytes after the record (4.1.1). With the mark it decodes such bytes as the mark, and they differ from it:
 the mark is a hash of the record's value. A failed decode is a record of nulls, without a mark.
+
+In JSON the mark takes the place of the last brace, with the brace behind it. Spark's parser ignores text after the first value
+(4.1.4): if that ends before the last brace, it has no mark.
 """
 _END_TYPE = {"type": "fixed", "name": _END, "namespace": "", "size": 8}
 _CORRUPT = "tidemark_corrupt"
@@ -32,7 +35,7 @@ _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 _COLUMN_KINDS = (*_DEVICE_KINDS, "BOOLEAN")
 OTHER = "(other)"
 """Key of the values of a column that are not listed (service/admission/column_values.py), and of texts that can be in no key."""
-UNPACKED = "unpacked_"
+TEXT = "text_"
 _HEADER_BYTES = 5
 # The forms that Spark's parser accepts: a zone of up to 18 hours, only after seconds. Year 0000 does not exist in Python.
 _ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
@@ -40,25 +43,24 @@ ISO_TIME = rf"^\s*(?!0000)\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?\
 """The texts that are read as a time, as a regular expression of Java."""
 _BLANKS = " \t\n\v\f\r"
 _JSON_BLANKS = " \t\n\r"
-_HALF = r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F])"
+_EMPTY_OBJECT = r"^\{[ \t\n\r]*\}$"
+HALF = r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F])"
 """An escape of JSON for half of a character, which is no text, as a regular expression of Java."""
 
 
 def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
-    """Return the reader schema with the end mark, and without the top-level fields that the settings do not name.
+    """Return the reader schema without the fields that the settings do not name, at every level.
 
-    A type that was defined in another field is defined where it is first used. Raises SchemaError when the schema lacks a field.
+    Avro skips what a reader lacks: a field that is not mapped does not decide whether a record can be decoded. Raises SchemaError
+    when the schema lacks a mapped field.
     """
-    place = settings.place
-    paths = dict.fromkeys(path for _, path in settings.fields)
+    place, paths = settings.place, mapped.paths(settings)
     present = {field["name"] for field in schema["fields"]}
     missing = [path for path in paths if field_path.parts(path)[0] not in present]
     if missing:
         msg = f"The reader's schema of {place} has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
         raise SchemaError(msg, remedy=f"Correct {place} or the schema, or set {place}.reader_schema to another schema")
-    heads = {field_path.parts(path)[0] for path in paths}
-    fields = [field for field in schema["fields"] if field["name"] in heads]
-    return with_end(avro_types.inline({**schema, "fields": fields}, avro_types.definitions(schema)))
+    return avro_types.projection(schema, map(field_path.parts, paths))
 
 
 class Decoder:
@@ -73,7 +75,9 @@ class Decoder:
         self._max_bytes = max_bytes
         self._value = F.when(F.length("value") <= max_bytes, F.col("value"))
         self._schemas = schemas
-        self._reader = json.dumps(reader_schema(schemas.reader, settings)) if settings.format == "avro" else ""
+        self._reader = (
+            json.dumps(with_end(reader_schema(schemas.reader, settings))) if settings.format == "avro" else ""
+        )
 
     def framing(self) -> Column:
         """Return the reason not to decode a record: `undecodable`, `unknown_schema` or null."""
@@ -92,19 +96,25 @@ class Decoder:
     def record(self) -> Column:
         """Return the decoded record, a struct; null or a struct of nulls when the value cannot be decoded."""
         if self._settings.is_json:
-            text = F.trim(F.try_validate_utf8(self._text_of_json()), F.lit(_JSON_BLANKS))
-            # Spark's parsers ignore text after the first value (4.1.1). In an array they overlook only "]", in an object only
-            # "}", so the two checks together overlook no text.
-            alone = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
-            member = F.size(F.json_object_keys(F.concat(F.lit('{"r":'), text, F.lit("}")))) == 1
-            is_complete = text.startswith("{") & alone & member
+            text = F.col(TEXT + self._name)
+            is_object = text.startswith("{") & text.endswith("}")
+            content = text.cast("binary")
+            comma = F.when(text.startswith('{"') | ~text.rlike(_EMPTY_OBJECT), ",").otherwise("")
+            marked = F.concat(
+                F.substring(content, F.lit(1), F.length(content) - 1).cast("string"),
+                comma,
+                F.lit(f'"{_END}":"'),
+                _json_mark(),
+                F.lit('"}'),
+            )
             options = {
                 "mode": "PERMISSIVE",
                 "columnNameOfCorruptRecord": _CORRUPT,
                 "allowSingleQuotes": "false",
-                "allowNonNumericNumbers": "false",
+                # A number that is not finite is no JSON, but in a field that is not mapped it must not decide about the record.
+                "allowNonNumericNumbers": "true",
             }
-            return F.when(is_complete, F.from_json(text, _json_type(self._settings), options))
+            return F.when(is_object, F.from_json(marked, _json_type(self._settings), options))
         head = F.substring(self._value, 1, _HEADER_BYTES)
         body = F.concat(F.expr("substring(value, 6)"), _mark())
         choice: Column | None = None
@@ -115,22 +125,20 @@ class Decoder:
         assert choice is not None  # noqa: S101
         return choice
 
-    def unpacked(self, is_mine: Column | None) -> Column | None:
-        """Return the JSON text of a Protobuf record, for the column UNPACKED + the decoder's name; None in other formats.
+    def text(self, is_mine: Column | None) -> Column | None:
+        """Return the JSON text of a record, for the column TEXT + the decoder's name; None for Avro.
 
-        `is_mine` is whether the record is of this input, None with one input.
+        `is_mine` is whether the record is of this input, None with one input. The text has a column, so that it is made once.
         """
-        if self._settings.format != "protobuf":
+        if not self._settings.is_json:
             return None
-        return protobuf.Unpacker.of(self._settings, self._schemas.schemas).column(
-            self._value if is_mine is None else F.when(is_mine, self._value)
-        )
-
-    def _text_of_json(self) -> Column:
         if self._settings.format == "protobuf":
-            return F.col(UNPACKED + self._name)
+            value = self._value if is_mine is None else F.when(is_mine, self._value)
+            return protobuf.Unpacker.of(self._settings, self._schemas.schemas).column(value)
         body = F.expr("substring(value, 6)") if self._settings.has_schemas else F.col("value")
-        return F.when(F.length("value") <= self._max_bytes, body).cast("string")
+        is_read = F.length("value") <= self._max_bytes
+        text = F.when(is_read if is_mine is None else is_mine & is_read, body).cast("string")
+        return F.trim(F.try_validate_utf8(text), F.lit(_JSON_BLANKS))
 
     def _has_id(self, schema_id: int, head: Column) -> Column:
         """Whether a record has this schema id, and an offset from which on the id is decoded."""
@@ -159,8 +167,9 @@ class Decoder:
                 # A cast would make text of any JSON value, also of an object or a fraction.
                 kind = F.schema_of_variant(self._field(self._settings.device_id))
                 is_text = is_text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
-            return F.col(self._name).isNotNull() & F.col(f"{self._name}.{_CORRUPT}").isNull() & is_text
-        return F.coalesce(F.col(f"{self._name}.{_END}") == _mark(), F.lit(False)) & is_text
+            is_text = is_text & F.col(f"{self._name}.{_CORRUPT}").isNull()
+        mark = _json_mark() if self._settings.is_json else _mark()
+        return F.coalesce(F.col(f"{self._name}.{_END}") == mark, F.lit(False)) & is_text
 
     def _is_text(self, text: Column) -> Column:
         """Whether a text is missing or valid; never null."""
@@ -168,7 +177,7 @@ class Decoder:
         if self._settings.format not in {"json", "json-schema"}:
             return is_text
         # Spark reads "\\ud800" as "?" (4.1.1): two such devices would be one. Few texts have a "?", and only these are searched.
-        return is_text & ~F.coalesce(text.contains("?") & self._text_of_json().rlike(_HALF), F.lit(False))
+        return is_text & ~F.coalesce(text.contains("?") & F.col(TEXT + self._name).rlike(HALF), F.lit(False))
 
     def has(self, path: str) -> Column:
         """Whether a decoded record has a value at a mapped path; never null."""
@@ -237,12 +246,17 @@ class Decoder:
 
 
 def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record's schema with the end mark."""
+    """Return a record's schema with the end mark, for records that do not contain themselves without end (avro_types.bounded)."""
+    schema = avro_types.bounded(schema)
     return {**schema, "fields": [*schema["fields"], {"name": _END, "type": _END_TYPE}]}
 
 
 def _mark() -> Column:
     return F.xxhash64("value").cast("binary")
+
+
+def _json_mark() -> Column:
+    return F.xxhash64("value").cast("string")
 
 
 def _header(schema_id: int) -> bytes:
@@ -286,4 +300,4 @@ def _json_type(settings: Input) -> t.StructType:
     def struct(node: dict[str, Any]) -> t.StructType:
         return t.StructType([t.StructField(k, struct(v) if isinstance(v, dict) else v) for k, v in node.items()])
 
-    return struct(tree).add(_CORRUPT, t.StringType())
+    return struct(tree).add(_END, t.StringType()).add(_CORRUPT, t.StringType())

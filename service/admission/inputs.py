@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from service.admission import expansion
-from service.admission.decode import UNPACKED, Decoder
+from service.admission.decode import TEXT, Decoder
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
 
@@ -91,8 +91,8 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
     for n, (each, name) in enumerate(zip(decoders, names, strict=True)):
-        if (unpacked := each.unpacked(None if len(forms) == 1 else F.col(_INPUT) == n)) is not None:
-            records = records.select("*", unpacked.alias(UNPACKED + name))
+        if (text := each.text(None if len(forms) == 1 else F.col(_INPUT) == n)) is not None:
+            records = records.select("*", text.alias(TEXT + name))
     decoded = records.select(
         "*",
         choose([each.framing() for each in decoders]).alias("framing"),

@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from service.admission import mapped
 from service.errors import SchemaError
 from service.settings import Input, field_path
 
@@ -57,9 +58,8 @@ class Unpacker:
 
     @classmethod
     def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
-        paths = dict.fromkeys(path for _, path in form.fields)
         files = {number: files_of(schema) for number, schema in schemas.items()}
-        return cls(files, tuple(map(field_path.parts, paths)), form.event_time_unit)
+        return cls(files, tuple(map(field_path.parts, mapped.paths(form))), form.event_time_unit)
 
     def column(self, value: Column) -> Column:
         """Return the JSON text of a value."""
@@ -75,18 +75,19 @@ class Unpacker:
     def text(self, value: bytes) -> str | None:
         """Return the mapped fields of a record as a JSON object, None for one that cannot be decoded."""
         files = self.files.get(int.from_bytes(value[1:HEADER_BYTES]))
-        if files is None:
-            return None
         try:
-            message = parsed(value, files)
-            tree: dict[str, Any] = {}
-            for path in self.paths:
-                node = tree
-                for part in path[:-1]:
-                    node = node.setdefault(part, {})
-                node[path[-1]] = _field(message, path, self.unit)
+            return None if files is None else self.mapped(parsed(value, files))
         except UnreadableError:
             return None
+
+    def mapped(self, message: Message) -> str:
+        """Return the mapped fields of a message as a JSON object. Raises UnreadableError."""
+        tree: dict[str, Any] = {}
+        for path in self.paths:
+            node = tree
+            for part in path[:-1]:
+                node = node.setdefault(part, {})
+            node[path[-1]] = _field(message, path, self.unit)
         return _json(tree)
 
 

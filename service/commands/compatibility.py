@@ -16,8 +16,9 @@ from service.admission import arrays, decode
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
-from service.commands.explain import TIME_FORMS, quoted, wrong_types
+from service.commands.explain import TIME_FORMS
 from service.commands.finding import Line, failed, ok
+from service.commands.json_record import quoted
 from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings, field_path
@@ -111,25 +112,25 @@ def _readings(value: bytes, form: Input) -> list[bytes]:
 
 
 def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
-    """Yield why a record of JSON would be rejected: its form, the types of the mapped fields, its time and device."""
+    """Yield why a record of JSON would be rejected for its form: the types of the mapped fields, its time and device."""
     form = settings.form
-    if not record.whole:
-        yield f"{record.why} (at byte {record.stop})"
+    if record.problems:
+        yield from record.problems
         return
-    wrong = [*wrong_types(record.fields, settings)]
-    yield from wrong
-    device = record.at(form.device_id) if form.device_id != RECORD_KEY else ""
-    if not wrong and device is None:
-        yield f"{form.device_id} is missing or null: expected a device id"
-    time = record.at(form.event_time)
-    if not wrong and (time is None or dissect.event_ms(record, form) is None):
+    reason, text = dissect.reason(record, b"any key", form)
+    if reason == "no_device":
+        text = f"{form.device_id} is missing or null: expected a device id"
+    elif reason == "no_time":
+        time = record.at(form.event_time)
         shown = "is missing or null" if time is None else f"= {quoted(time)}"
-        yield f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
+        text = f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
+    if reason:
+        yield text
 
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
-    reader = _cut(known.reader, settings.form)
+    reader = decode.reader_schema(known.reader, settings.form)
     for number, writer in known.schemas.items():
         why = incompatible(reader, writer)
         if why:
@@ -151,7 +152,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
         schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
-        why = incompatible(_cut(known.reader, settings.form), schema)
+        why = incompatible(decode.reader_schema(known.reader, settings.form), schema)
     except (OSError, ValueError) as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error}"))
         return
@@ -194,7 +195,7 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
     number = int(file.stem) if file.stem.isdigit() else -1
     will_be = settings.registry is None and form.reader_schema is None and number > max(known.schemas)
     try:
-        reader = _cut(schema, form)
+        reader = decode.reader_schema(schema, form)
         problems = [
             f"id {each}: {why}" for each, writer in known.schemas.items() if (why := incompatible(reader, writer))
         ]
@@ -211,11 +212,6 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
             ),
         )
     return Line(name, "warn", what, f"Do not name it in {form.place}.reader_schema")
-
-
-def _cut(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
-    micro_batch = decode.reader_schema(schema, form)
-    return {**micro_batch, "fields": micro_batch["fields"][:-1]}  # without the mark of the end
 
 
 def _parsed(schema: Mapping[str, Any]) -> Any:

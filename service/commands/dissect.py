@@ -1,23 +1,27 @@
-"""Show a record's bytes to people: the decodable fields, where and why decoding stops, and the bytes its reject is about.
+"""Decode a record without Spark, for people: its fields, where and why decoding stops, and what the service reads of it.
 
-The service decodes otherwise (admission/decode.py, in Spark). This module decodes as much as possible of a record that the
-service could not use.
+The service decodes in Spark (service/admission/decode.py). `reading` returns the same device, time, measures and columns, and
+`reason` the same reason for a reject: tests/stream/test_decoders.py compares the two
+(docs/decisions/0050-a-decoder-without-spark.md).
 """
 
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
-from uuid import UUID
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
 
 import fastavro
 from google.protobuf import json_format
 
-from service.admission import arrays, protobuf
+from service.admission import arrays, avro_types, decode, device_ids, protobuf
 from service.admission.schema_sources import load_set
+from service.commands import json_record
+from service.commands.avro_record import AvroRecord, DamagedError
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings, field_path
 
@@ -26,6 +30,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_ROWS = 16
 _ROW = 16
 _JSON_BLANKS = " \t\n\r"
+_BLANKS = " \t\n\v\f\r"
+_ISO = re.compile(decode.ISO_TIME.replace(r"\z", r"\Z"), re.ASCII)
+_FAR_MS = 9_000_000_000_000_000
+"""The largest event time, as in service/admission/decode.py."""
 _KINDS = {list: "an array", str: "text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
 
 Schemas = Mapping[int, Mapping[str, Any]]
@@ -37,7 +45,8 @@ class Dissected:
     """The decoded part of a record.
 
     `fields` are the decoded fields by name, in the record's order. `spans` has the bytes of each, as far as they are known.
-    `stop` is the byte at which decoding stopped, for the reason `why`; None when the complete record decodes.
+    `stop` is the byte at which decoding stopped, for the reason `why`; None when the complete record decodes. Then `read` has the
+    mapped fields as the service reads them, and `problems` a line for each of them that it cannot read.
     """
 
     fields: Mapping[str, Any]
@@ -45,17 +54,31 @@ class Dissected:
     schema: int | None = None
     stop: int | None = None
     why: str = ""
+    read: Mapping[str, Any] | None = None
+    problems: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
         return self.stop is None
 
+    @property
+    def used(self) -> Mapping[str, Any]:
+        """The fields as the service reads them, those that decode of a record that it cannot read."""
+        return self.fields if self.read is None else self.read
+
     def at(self, path: str) -> Any:
-        """The value at a path, None without it."""
-        value: Any = self.fields
-        for part in field_path.parts(path):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+        """The value at a path with dots, None without it."""
+        return json_record.at(self.used, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the service takes from a record: texts and times of admission, measures with their scale. Expressions are left out."""
+
+    device: str | None
+    event_ms: int | None
+    measures: Mapping[str, float | None]
+    columns: Mapping[str, str | None]
 
 
 class Dissector:
@@ -104,6 +127,19 @@ def writers(settings: Input, everything: Settings | None = None) -> Schemas:
 
 def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
     """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON without schema ids."""
+    found = fields(value, settings, schemas)
+    if value is None or not found.whole:
+        return found
+    try:
+        if settings.format == "avro":
+            return _read_avro(found, value, settings, schemas)
+        return _read_json(found, _json_text(found, value, settings, schemas), settings)
+    except (protobuf.UnreadableError, DamagedError) as error:
+        return replace(found, problems=(str(error),))
+
+
+def fields(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
+    """Decode as much as possible of a value, for settings that may map no fields: `read` and `problems` are empty."""
     if value is None:
         return Dissected({}, {}, stop=0, why="there is no value")
     if settings.array:
@@ -115,6 +151,45 @@ def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected
     if settings.format == "protobuf":
         return _protobuf(value, schemas)
     return _json_behind_id(value) if settings.is_json else _avro(value, schemas)
+
+
+def reason(dissected: Dissected, key: bytes | None, settings: Input) -> tuple[str, str]:
+    """Return the reason for which admission rejects a record by its content, and its text; two empty texts without one.
+
+    Not decided: sizes, filters, ranges, the reference, and where the event time lies.
+    """
+    if dissected.stop is not None:
+        is_unknown = dissected.stop == 1 and dissected.schema is not None
+        return "unknown_schema" if is_unknown else "undecodable", f"{dissected.why} (byte {dissected.stop})"
+    problems = dissected.problems
+    if settings.device_id == RECORD_KEY and not _is_text(key):
+        problems = (*problems, f"the key {key!r} is not UTF-8; {settings.place}.device_id is the record's key")
+    if problems:
+        return "undecodable", "; ".join(problems)
+    found = reading(dissected, key, settings)
+    device = found.device or ""
+    if not device.strip(_BLANKS):
+        return "no_device", f"{settings.device_id}: missing or blank"
+    infinite = [f"{name} = {value}" for name, value in found.measures.items() if not math.isfinite(value or 0)]
+    checks = {
+        "bad_device": device_ids.problem(device),
+        "no_time": "" if found.event_ms is not None else f"{settings.event_time}: missing, or not a time",
+        "not_finite": "; ".join(infinite),
+    }
+    return next(((each, text) for each, text in checks.items() if text), ("", ""))
+
+
+def reading(dissected: Dissected, key: bytes | None, settings: Input) -> Reading:
+    """Return what the service takes from a record that it can decode."""
+    measures = {name: each for name, each in settings.measures.items() if each.expression is None}
+    columns = {name: _text(dissected.at(column.path)) for name, column in settings.columns.items()}
+    own = (key or b"").decode(errors="backslashreplace") if key is not None else None
+    return Reading(
+        own if settings.device_id == RECORD_KEY else _text(dissected.at(settings.device_id)),
+        event_ms(dissected, settings),
+        {name: _scaled(dissected.at(each.path), each.scale, each.offset) for name, each in measures.items()},
+        {name: decode.OTHER if text and device_ids.problem(text) else text for name, text in columns.items()},
+    )
 
 
 def offending(
@@ -140,24 +215,29 @@ def offending(
 def device(dissected: Dissected, key: bytes | None, settings: Input) -> str | None:
     """The device id, if it decodes; else the record's key, which is usually the device id."""
     named = None if settings.device_id == RECORD_KEY else dissected.at(settings.device_id)
-    if isinstance(named, str | int | UUID) and not isinstance(named, bool) and named != "":
+    if isinstance(named, str | int) and not isinstance(named, bool) and named != "":
         return str(named)
     return key.decode(errors="backslashreplace") if key else None
 
 
 def event_ms(dissected: Dissected, settings: Input) -> int | None:
-    """The event time in ms, None without a readable one."""
+    """The event time in ms, None without a readable one. It is floored, and at most 9e15, as in admission/decode.py."""
     value, unit = dissected.at(settings.event_time), settings.event_time_unit
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(milliseconds=1)
+    if unit == "iso":
+        return _iso_ms(value) if isinstance(value, str) and _ISO.match(value) else None
+    if isinstance(value, int) and not settings.is_json:
+        value = min(max(value, -_FAR_MS), _FAR_MS)
+        return {"s": value * 1000, "us": value // 1000}.get(unit, value)
     try:
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value)
-        if isinstance(value, datetime):
-            return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return math.floor(value * {"s": 1000, "us": 0.001}.get(unit, 1))
-    except (ValueError, OverflowError):
+        number = json_record.as_number(value)
+    except TypeError:
         return None
+    if number is None or math.isnan(number):
+        return None
+    us = min(max(number * {"s": 1e6, "us": 1.0}.get(unit, 1e3), -9e18), 9e18)
+    return int(Decimal(repr(us)).to_integral_value(ROUND_HALF_UP)) // 1000
 
 
 def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
@@ -173,7 +253,7 @@ def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Sc
         return protobuf.head(value) + bytes(message.SerializeToString())
     if settings.is_json:
         head = value[:HEADER_BYTES] if settings.has_schemas else b""
-        return head + json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+        return head + json.dumps(record, separators=(",", ":")).encode()
     out = io.BytesIO(value[:HEADER_BYTES])
     out.seek(HEADER_BYTES)
     try:
@@ -223,7 +303,7 @@ def _json(value: bytes) -> Dissected:
     except UnicodeDecodeError as error:
         return Dissected({}, {}, stop=error.start, why=f"is not UTF-8: 0x{value[error.start]:02x}")
     try:
-        document = json_value(text.strip(_JSON_BLANKS))
+        document = json_record.value_of(text.strip(_JSON_BLANKS))
     except json.JSONDecodeError as error:
         stop = len(text) - len(text.lstrip(_JSON_BLANKS)) + error.pos
         return Dissected({}, {}, stop=len(text[:stop].encode()), why=f"is not JSON: {error.msg}")
@@ -234,14 +314,65 @@ def _json(value: bytes) -> Dissected:
     return Dissected(document, {})
 
 
-def json_value(text: str) -> Any:
-    """Return the value of a JSON text. Raises RecursionError, and ValueError, also for NaN and infinities."""
-    return json.loads(text, parse_constant=_refused)
+def _json_text(found: Dissected, value: bytes, settings: Input, schemas: Schemas) -> bytes:
+    """Return the JSON text that the service reads of a value that decodes. Raises protobuf.UnreadableError."""
+    if settings.format == "protobuf":
+        message = protobuf.parsed(value, protobuf.files_of(schemas[found.schema or 0]))
+        return protobuf.Unpacker.of(settings, {}).mapped(message).encode()
+    if settings.array:
+        return arrays.unpacked(value, int(settings.max_array_bytes), settings.place)
+    return value[HEADER_BYTES:] if settings.has_schemas else value
 
 
-def _refused(constant: str) -> NoReturn:
-    msg = f"is not JSON: {constant} is not a number of JSON"
-    raise ValueError(msg)
+def _read_json(found: Dissected, text: bytes, settings: Input) -> Dissected:
+    document = _json(text).fields if settings.format == "protobuf" else found.fields
+    found = replace(found, read=document)
+    problems = [*json_record.wrong_types(document, settings)]
+    # Spark reads half of a character as "?": the service cannot tell the two apart.
+    if any("?" in (_text(found.at(path)) or "") for path in _texts(settings)) and json_record.HALF.search(
+        text.decode()
+    ):
+        problems.append('the record has an escape for half of a character, and a device id or a column has a "?"')
+    return replace(found, problems=tuple(problems))
+
+
+def _texts(settings: Input) -> list[str]:
+    device = [] if settings.device_id == RECORD_KEY else [settings.device_id]
+    return [*device, *(column.path for column in settings.columns.values())]
+
+
+def _text(value: Any) -> str | None:
+    """Return the text that Spark makes of a device id or a column."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return value.decode(errors="surrogateescape")
+    return None if value is None else str(value)
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _scaled(value: Any, scale: float, offset: float) -> float | None:
+    number = float(value) if isinstance(value, bool | Decimal) else json_record.as_number(value)
+    if number is None:
+        return None
+    scaled = number if scale == 1 else number * scale
+    return scaled if offset == 0 else scaled + offset
+
+
+def _iso_ms(text: str) -> int | None:
+    text = re.sub(r"(\.\d{6})\d+", r"\1", text.strip(_BLANKS))
+    try:
+        found = datetime.fromisoformat(text)
+        return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _schema_id(value: bytes) -> int:
@@ -276,31 +407,29 @@ def _json_behind_id(value: bytes) -> Dissected:
 
 def _avro(value: bytes, schemas: Schemas) -> Dissected:
     number = _schema_id(value)
-    body, fields = io.BytesIO(value[HEADER_BYTES:]), schemas[number]["fields"]
-    record: dict[str, Any] = {}
-    spans: dict[str, Span] = {}
-    reached = HEADER_BYTES
-    # As many of the first fields as decode: each time from the beginning, as a later one may use an earlier one's types.
-    for many in range(1, len(fields) + 1):
-        name = fields[many - 1]["name"]
-        try:
-            record, end = _first(schemas[number], fields[:many], body), HEADER_BYTES + body.tell()
-        except Exception as error:  # fastavro raises errors of many classes for a device's bytes
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            return Dissected(record, spans, number, stop=reached, why=f"{name}: {reason}")
-        spans[name], reached = (reached, end), end
-    if reached < len(value):
-        why = f"{len(value) - reached} bytes after the record"
-        return Dissected(record, spans, number, stop=reached, why=why)
-    return Dissected(record, spans, number)
-
-
-def _first(schema: Mapping[str, Any], fields: Sequence[Any], body: io.BytesIO) -> dict[str, Any]:
+    record = AvroRecord(value, avro_types.bounded(schemas[number]), at=HEADER_BYTES)
     try:
-        parsed = fastavro.parse_schema({**schema, "fields": list(fields)})
-    except Exception as error:
-        msg = f"the writer's schema cannot be used: {error}"
+        found = record.read()
+    except DamagedError as error:
+        return Dissected(record.fields, record.spans, number, stop=record.at, why=str(error))
+    except (KeyError, TypeError, AttributeError) as error:
+        msg = f"the writer's schema cannot be used: {error!r}"
         raise SchemaError(msg) from error
-    body.seek(0)
-    read: Any = fastavro.schemaless_reader(body, parsed, None)
-    return dict(read)
+    if record.at == len(value):
+        return Dissected(found, record.spans, number)
+    why = f"{len(value) - record.at} bytes after the record"
+    return Dissected(found, record.spans, number, stop=record.at, why=why)
+
+
+def _read_avro(found: Dissected, value: bytes, settings: Input, schemas: Schemas) -> Dissected:
+    """Resolve a record to the reader's schema. Raises DamagedError."""
+    reader = schemas[max(schemas) if settings.reader_schema is None else settings.reader_schema]
+    writer = avro_types.bounded(schemas[found.schema or 0])
+    used = AvroRecord(value, writer, decode.reader_schema(reader, settings), at=HEADER_BYTES)
+    found = replace(found, read=used.read())
+    broken = [
+        f"{path} is not UTF-8: {text!r}"
+        for path in _texts(settings)
+        if (text := _text(found.at(path))) is not None and not _is_text(text.encode(errors="surrogateescape"))
+    ]
+    return replace(found, problems=(*used.problems, *broken))

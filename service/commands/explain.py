@@ -5,19 +5,18 @@ This module computes the full text when somebody reads the reject, from its byte
 detail where the bytes are gone, and where they fit the present settings.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from service.admission import device_ids
+from service.commands import dissect
 from service.commands.dissect import Dissected
+from service.commands.json_record import quoted
 from service.rejects.reject_log import Reject
 from service.settings import RECORD_KEY, Measure, Settings, field_path
 from service.units import format_duration, format_time, rough_duration
 
-SHOWN = 80
-"""The longest value that is quoted, in characters."""
 _CLOCKS = re.compile(r"event time (-?\d+) ms, broker time (-?\d+) ms: (-?\d+) ms (ahead|behind), ")
 _WATERMARK = re.compile(r"event time (-?\d+) ms is behind the watermark, (-?\d+) ms")
 _AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
@@ -39,7 +38,7 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "oversized":
             text = _oversized(reject.detail, int(settings.admission.max_bytes))
         case "undecodable":
-            text = "; ".join(_undecodable(reject, dissected, settings))
+            text = _undecodable(reject, dissected, settings)
         case "unknown_schema" if dissected.schema is not None:
             text = dissected.why if dissected.stop == 1 else f"schema {dissected.schema} is known now"
         case "no_device" if form.device_id == RECORD_KEY:
@@ -74,15 +73,6 @@ def _ahead(detail: str, max_ahead_ms: int) -> str:
     return f"{text} {format_time(now_ms)}, limit {limit} (admission.max_ahead)"
 
 
-def quoted(value: Any, most: int = SHOWN) -> str:
-    """Return a value as JSON, or as text where it is not JSON, cut to `most` characters."""
-    try:
-        text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):
-        text = str(value)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
-
-
 def _oversized(detail: str, max_bytes: int) -> str:
     size = _SIZE.match(detail)
     if size is None or "max_array_bytes" in detail:
@@ -97,76 +87,17 @@ def _bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> Iterator[str]:
+def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     if reject.value is None:
-        yield "the record has no value" if reject.omitted_bytes is None else ""
-    elif dissected.stop is not None:
-        yield f"{dissected.why} (byte {dissected.stop} of {len(reject.value)})"
-    elif settings.form.is_json:
-        yield from wrong_types(dissected.fields, settings)
-    if settings.form.device_id == RECORD_KEY and not _is_text(reject.key):
-        yield f"the key {reject.key!r} is not UTF-8; {settings.form.place}.device_id is the record's key"
-
-
-def _is_text(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def wrong_types(record: Mapping[str, Any], settings: Settings) -> Iterator[str]:
-    """Yield a line for each mapped field of a JSON record whose type cannot be read; null and a missing field can."""
-    form = settings.form
-    paths = [path for measure in form.measures.values() for path in measure.paths]
-    if form.event_time_unit != "iso":
-        paths.insert(0, form.event_time)
-    for path in dict.fromkeys(paths):
-        place, value = _at(record, path)
-        if place != path:
-            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
-        elif value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-            yield f"{path} = {quoted(value)}: expected a number"
-    for path in dict.fromkeys(column.path for column in form.columns.values()):
-        place, value = _at(record, path)
-        if place != path:
-            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
-        elif not isinstance(value, bool) and not _is_device(value):
-            yield f"{path} = {quoted(value)}: expected text, a whole number of 64 bits, true or false"
-    texts = [form.event_time] if form.event_time_unit == "iso" else []
-    for path in (*texts, *([form.device_id] if form.device_id != RECORD_KEY else [])):
-        place, value = _at(record, path)
-        if place != path:
-            yield f"{place} = {quoted(value)}: expected an object, to read {path}"
-        elif path == form.device_id and not _is_device(value):
-            yield f"{path} = {quoted(value)}: expected text, or a whole number of 64 bits"
-
-
-def _is_device(value: Any) -> bool:
-    if isinstance(value, str):
-        return not re.search("[\ud800-\udfff]", value)  # JSON can escape half of a surrogate pair, which is not UTF-8
-    if isinstance(value, bool):
-        return False
-    return value is None or (isinstance(value, int) and -(1 << 63) <= value < 1 << 63)
-
-
-def _at(record: Mapping[str, Any], path: str) -> tuple[str, Any]:
-    """Return the path's value; or the parent that is not an object, and its value."""
-    value: Any = record
-    parts = field_path.parts(path)
-    for depth, part in enumerate(parts):
-        if value is None:
-            return path, None
-        if not isinstance(value, Mapping):
-            return field_path.spelled(parts[:depth]), value
-        value = value.get(part)
-    return path, value
+        return "the record has no value" if reject.omitted_bytes is None else ""
+    reason, text = dissect.reason(dissected, reject.key, settings.form)
+    of = f" of {len(reject.value)})" if dissected.stop is not None else ""
+    return (f"{text[:-1]}{of}" if of else text) if reason == "undecodable" else ""
 
 
 def _missing(dissected: Dissected, path: str) -> str:
     """Return `is missing`, `is null` or `= <value>`."""
-    node: Any = dissected.fields
+    node: Any = dissected.used
     for part in field_path.parts(path):
         if not isinstance(node, Mapping) or part not in node:
             return "is missing"

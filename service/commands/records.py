@@ -1,8 +1,7 @@
 """Decode a sample of Kafka records without settings of their fields: JSON, or Avro, JSON and Protobuf behind a schema id."""
 
-import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,8 @@ from confluent_kafka import Message
 
 from service.admission import arrays, protobuf
 from service.admission.schema_sources import Schemas
-from service.commands.dissect import HEADER_BYTES, json_value
+from service.commands import dissect
+from service.commands.dissect import HEADER_BYTES
 from service.errors import SchemaError
 from service.kafka.offsets import place_of
 from service.proposal.columns import Seen
@@ -53,17 +53,11 @@ def are_arrays(messages: Sequence[Message]) -> bool:
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
     """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
-    decoded, kind = Decoded(), str(form.get("format", "avro"))
+    decoded, shape = Decoded(), Input(format=form.get("format", "avro"))
     known = schemas or {}
-    parsed = {number: _parsed(number, schema) for number, schema in known.items()} if kind == "avro" else {}
-    readers: dict[str, Callable[[bytes], Mapping[str, Any] | None]] = {
-        "avro": lambda value: _avro(value, parsed, decoded),
-        "json": lambda value: _json(value, decoded),
-        "json-schema": lambda value: (
-            _json(value[HEADER_BYTES:], decoded) if _id(value, known, decoded) is not None else None
-        ),
-        "protobuf": lambda value: _protobuf(value, known, decoded),
-    }
+    if shape.format == "avro":
+        for number, schema in known.items():
+            _check(number, schema)
     for message in messages:
         value: Any = message.value()
         if value is None:
@@ -73,7 +67,7 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
-            elif (record := readers[kind](each)) is not None:
+            elif (record := _record(each, shape, known, decoded)) is not None:
                 decoded.sample.append(Seen(record, _key(message), int(message.timestamp()[1]), place_of(message)))
     return decoded
 
@@ -88,60 +82,31 @@ def _readings(value: bytes) -> list[bytes] | None:
         return [] if error.reason == arrays.EMPTY else None
 
 
-def _parsed(number: int, schema: Mapping[str, Any]) -> Any:
+def _check(number: int, schema: Mapping[str, Any]) -> None:
     try:
-        return fastavro.parse_schema(dict(schema))
+        fastavro.parse_schema(dict(schema))
     except Exception as error:  # fastavro raises errors of many classes
         msg = f"schema {number} is no Avro schema: {error}"
         raise SchemaError(msg, remedy="Correct it, or remove it if no producer writes with it") from error
 
 
-def _id(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> int | None:
-    """The schema id before a value, if it is a known one."""
-    if value[:1] != b"\0" or len(value) < HEADER_BYTES:
+def _record(value: bytes, shape: Input, schemas: Schemas, decoded: Decoded) -> Mapping[str, Any] | None:
+    found = dissect.fields(value, shape, schemas)
+    if found.schema is not None:
+        decoded.ids[found.schema] += 1
+    if found.whole:
+        if shape.format != "protobuf":
+            return found.fields
+        return protobuf.plain(protobuf.parsed(value, protobuf.files_of(schemas[found.schema or 0])))
+    if found.schema is not None and found.schema not in schemas:
+        decoded.refuse(f"schema {found.schema}, which is not among the known ones")
+    elif shape.has_schemas and found.schema is None:
         decoded.refuse("no schema id before the value")
-        return None
-    number = int.from_bytes(value[1:HEADER_BYTES])
-    decoded.ids[number] += 1
-    if number not in schemas:
-        decoded.refuse(f"schema {number}, which is not among the known ones")
-        return None
-    return number
-
-
-def _protobuf(value: bytes, schemas: Schemas, decoded: Decoded) -> Mapping[str, Any] | None:
-    number = _id(value, schemas, decoded)
-    if number is None:
-        return None
-    try:
-        return protobuf.plain(protobuf.parsed(value, protobuf.files_of(schemas[number])))
-    except protobuf.UnreadableError:
-        decoded.refuse(f"does not fit schema {number}")
-        return None
-
-
-def _avro(value: bytes, schemas: Mapping[int, Any], decoded: Decoded) -> Mapping[str, Any] | None:
-    number = _id(value, schemas, decoded)
-    if number is None:
-        return None
-    try:
-        record: Any = fastavro.schemaless_reader(io.BytesIO(value[HEADER_BYTES:]), schemas[number], None)
-    except Exception:  # fastavro raises errors of many classes for a device's bytes
-        decoded.refuse(f"does not fit schema {number}")
-        return None
-    return dict(record)
-
-
-def _json(value: bytes, decoded: Decoded) -> Mapping[str, Any] | None:
-    try:
-        document = json_value(value.decode())
-    except (ValueError, RecursionError):
-        decoded.refuse("no JSON")
-        return None
-    if not isinstance(document, Mapping):
-        decoded.refuse("JSON, but no object")
-        return None
-    return document
+    elif shape.format in {"avro", "protobuf"}:
+        decoded.refuse(f"does not fit schema {found.schema}")
+    else:
+        decoded.refuse("no JSON" if found.why.startswith("is not") else "JSON, but no object")
+    return None
 
 
 def _key(message: Message) -> str | None:

@@ -55,7 +55,7 @@ def explained(
         (rb'{"sensor":"\ud800"}', 'sensor = "\ud800": expected text, or a whole number of 64 bits'),
         (b'{"sensor":"a","env":{"temp":1.5,}}', "is not JSON: Expecting property name enclosed in double quotes"),
         (b'\n{"sensor":"a"} x', "is not JSON: Extra data (byte 16 of 17)"),
-        (b'{"env":{"temp":NaN}}', "is not JSON: NaN is not a number of JSON (byte 0 of 20)"),
+        (b'{"env":{"temp":NaN,"hum":nan}}', "is not JSON: Expecting value (byte 25 of 30)"),
         (b'{"sensor":"\xff\x1b[2J"}', "is not UTF-8: 0xff (byte 11 of 18)"),
         (b"[1]", "is an array in JSON, expected an object (byte 0 of 3)"),
         (None, "the record has no value"),
@@ -164,6 +164,40 @@ def test_an_avro_record_is_explained_as_far_as_it_decodes(tmp_path: Path) -> Non
         value, "out_of_range", "temp = 900.0, allowed -40.0 to 85.0 (admission.ranges.temp)", loaded=loaded
     )
     assert ranged == "temperature = 900.0 (measure temp): allowed -40.0 to 85.0 (admission.ranges.temp)"
+
+
+@pytest.mark.parametrize(
+    ("changed", "without", "text"),
+    [
+        (
+            {"temperature": ("string", "warm")},
+            (),
+            'temperature = "warm": is string, the reader\'s schema has null or double',
+        ),
+        ({"device_id": (["int", "null"], 5)}, (), "device_id = 5: is int, the reader's schema has string"),
+        ({}, ("device_id",), "device_id is missing: the writer's schema lacks it, and the reader's has no default"),
+    ],
+)
+def test_an_avro_field_that_cannot_be_read_into_the_readers_type_is_named_with_both_types(
+    tmp_path: Path, changed: dict[str, tuple[Any, Any]], without: tuple[str, ...], text: str
+) -> None:
+    loaded = settings(
+        format="avro",
+        schemas=write_schemas(tmp_path),
+        reader_schema=1,
+        device_id="device_id",
+        event_time="event_time",
+        event_time_unit="logical",
+        measures={"temp": "temperature"},
+    )
+    types = {"device_id": "string", "event_time": "long", "temperature": "double"}
+    types |= {name: kind for name, (kind, _) in changed.items()}
+    fields = [{"name": name, "type": kind} for name, kind in types.items() if name not in without]
+    schema = {"type": "record", "name": "Reading", "fields": fields}
+    (tmp_path / "2.avsc").write_text(json.dumps(schema))
+    values = {"device_id": "d1", "event_time": BASE_MS, "temperature": 1.5}
+    values |= {name: value for name, (_, value) in changed.items()}
+    assert explained(avro(2, schema, **values), "undecodable", "27 bytes", loaded=loaded) == text
 
 
 def test_a_duration_is_exact_below_ten_minutes_and_short_above() -> None:

@@ -29,7 +29,7 @@ def test_records_that_would_be_decoded_are_ok(tmp_path: Path) -> None:
         (f"{GOOD}\n{GOOD.replace('sensor', 'name')}", "record 2: sensor is missing or null: expected a device id"),
         (GOOD.replace('"ts"', '"at"'), "record 1: ts is missing or null: expected an ISO 8601 date"),
         (GOOD.replace("2026-11-24T08:00:00Z", "noon"), 'record 1: ts = "noon": expected an ISO 8601 date'),
-        (GOOD[:-1], "record 1: is not JSON: Expecting ',' delimiter (at byte "),
+        (GOOD[:-1], "record 1: is not JSON: Expecting ',' delimiter (byte "),
         ("", "has no record"),
     ],
 )

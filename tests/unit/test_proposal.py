@@ -500,8 +500,7 @@ def test_a_uuid_of_avro_is_a_text_and_may_be_the_device() -> None:
     [
         b'\xef\xbb\xbf{"d": "a", "ts": 1, "m": 1}',
         '{"d": "a", "ts": 1, "m": 1}'.encode("utf-16"),
-        b'{"d": "a", "ts": 1, "m": 1, "other": NaN}',
-        b'{"d": "a", "ts": 1, "m": 1, "other": -Infinity}',
+        b'{"d": "a", "ts": 1, "m": 1, "other": nan}',
         b'{"d": "a\xff", "ts": 1, "m": 1}',
     ],
 )

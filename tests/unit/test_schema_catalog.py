@@ -389,7 +389,7 @@ def test_what_a_schema_refers_to_is_put_where_it_is_first_used() -> None:
     ]
 
 
-def test_the_readers_schema_defines_the_types_of_fields_that_it_lacks(tmp_path: Path) -> None:
+def test_the_readers_schema_has_the_mapped_fields_alone_at_every_level(tmp_path: Path) -> None:
     unit = {"type": "enum", "name": "Unit", "symbols": ["C"]}
     probe = {
         "type": "record",
@@ -407,12 +407,16 @@ def test_the_readers_schema_defines_the_types_of_fields_that_it_lacks(tmp_path: 
     whole = {"type": "record", "name": "R", "namespace": "a", "fields": [*FIELDS, *fields]}
     kept = {each["name"]: each["type"] for each in decode.reader_schema(whole, given)["fields"]}
     assert kept["unit"] == ["null", {**unit, "namespace": "b"}]
-    assert kept["outer"]["fields"] == [{"name": "unit", "type": "b.Unit"}, *probe["fields"][1:]]
+    assert kept["outer"]["fields"] == probe["fields"][1:2]
     assert (kept["outer"]["name"], kept["outer"]["namespace"], kept["more"]) == ("b.Probe", "b", "b.Probe")
     fastavro.parse_schema(decode.reader_schema(whole, given))
     everything = {**whole, "fields": [*FIELDS, fields[0], *fields[2:]]}
     given = make(tmp_path, input={"measures": {**paths, "unit": "inner"}}).form
-    assert decode.reader_schema(everything, given) == decode.with_end(everything)
+    assert decode.reader_schema(everything, given) == everything
+    given = make(tmp_path, input={"measures": {"x": "outer.next.x", "unit": "unit"}}).form
+    kept = {each["name"]: each["type"] for each in decode.reader_schema(whole, given)["fields"]}
+    assert [each["name"] for each in kept["outer"]["fields"]] == ["x", "next"]
+    assert kept["unit"] == ["null", {**unit, "namespace": "b"}]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ HUGE_COUNT = 20
 BACK_S = 60.0
 _DECODED = {Kind.LATE, Kind.AHEAD, Kind.YEAR_2099, Kind.NO_DEVICE, Kind.UNKNOWN_DEVICE, Kind.OUT_OF_RANGE}
 _WITHOUT_MEASURE = tuple(
-    {kind.name.lower() for kind in kinds} for kinds in ({Kind.NOT_A_NUMBER, Kind.OUT_OF_RANGE}, _DECODED)
+    {kind.name.lower() for kind in kinds}
+    for kinds in ({Kind.NOT_A_NUMBER, Kind.OUT_OF_RANGE}, {*_DECODED, Kind.NOT_A_NUMBER})
 )
 """Kinds that are no reject for certain if the device does not have the input's measure: of the first input, and of the second."""
 _ADMITTED = {kind.name.lower() for kind in (Kind.ORDINARY, Kind.DUPLICATE)}
