@@ -143,13 +143,13 @@ class Plain:
         self.refused = 0
         for each in readings:
             if each.poison or each.event_ms < self.watermark_ms:
-                self.rejects[each.place] = each.poison or "late"
+                self.rejects[each.place] = each.poison or "behind"
         on_time = [each for each in readings if each.place not in self.rejects]
         if rules.distinct:
             on_time = self._without_copies(on_time)
         else:
             self._seen.clear()
-        late = [each for each in readings if self.rejects.get(each.place) == "late"]
+        late = [each for each in readings if self.rejects.get(each.place) in {"late", "behind"}]
         self.all_admitted += on_time
         rules, self._planned = replace(rules, views=self.begin(rules.views)), None
         self._advance(readings, unread)

@@ -28,7 +28,7 @@ from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
 from service.admission.expansion import INDEX
 from service.admission.readings import (
-    BEHIND,
+    COUNTED,
     DUPLICATE_OF,
     MEETS,
     PARTITION_BITS,
@@ -39,6 +39,7 @@ from service.admission.readings import (
     partition_of,
 )
 from service.aggregation import task_counters, windows
+from service.aggregation.replaced import Replaced
 from service.aggregation.seen_keys import SeenKeys
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
@@ -88,6 +89,7 @@ class Fold:
     With `seen_keys`, a task decides about duplicates: it returns, by the floor below which keys are forgotten, the keys that were
     seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most. All readings of
     a bucket must then be in one task, which holds them in memory.
+    `replaced` returns, in a task of a stream, the places in the batch of readings whose copies count, None for none.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -110,11 +112,13 @@ class Fold:
     known_values: Callable[[], Known] = Known
     seen_keys: Callable[[int], SeenKeys | None] | None = None
     distinct_for_ms: int = 0
+    replaced: Callable[[], Replaced | None] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
         before, unread, devices = self.batch_state() if self.batch_state is not None else (EventTime(), (), "")
         read = {number: Partition(is_unread=True) for number in unread}
+        replaced = self.replaced() if self.replaced is not None else None
         seen = None
         if self.seen_keys is not None:
             seen = self.seen_keys(max(before.watermark_ms, before.newest_ms - self.distinct_for_ms))
@@ -126,10 +130,10 @@ class Fold:
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= self.max_rows and seen is None:
-                yield from self._read(waiting, before, devices, read, None)
+                yield from self._read(waiting, before, devices, read, None, replaced)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, before, devices, read, seen)
+            yield from self._read(waiting, before, devices, read, seen, replaced)
         if seen is not None:
             seen.write()
         if self.batch_state is not None and read:
@@ -143,6 +147,7 @@ class Fold:
         devices: str,
         read: dict[int, Partition],
         seen: SeenKeys | None,
+        replaced: Replaced | None,
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
         for number, partition in _partitions(readings, has_late=bool(self._endless)).items():
@@ -151,10 +156,15 @@ class Fold:
             yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
         if INDEX in readings.column_names and (further := pc.sum(pc.greater(readings[INDEX], 0)).as_py()):
             yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
-        yield from self.fold(readings, before.watermark_ms, devices, seen)
+        yield from self.fold(readings, before.watermark_ms, devices, seen, replaced)
 
     def fold(
-        self, readings: pa.Table, watermark_ms: int = 0, devices: str = "", seen: SeenKeys | None = None
+        self,
+        readings: pa.Table,
+        watermark_ms: int = 0,
+        devices: str = "",
+        seen: SeenKeys | None = None,
+        replaced: Replaced | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
         if self.has_filter:
@@ -164,6 +174,14 @@ class Fold:
                 yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
                 readings = readings.filter(pc.invert(is_filtered))
         counted_late = []
+        if replaced is not None:
+            is_replaced, is_counted = replaced.find(readings)
+            if is_replaced.any():
+                yield from self._replaced(readings.filter(pa.array(is_replaced)), devices)
+                if self._endless:
+                    counted = readings.filter(pa.array(is_counted))
+                    counted_late.append(counted.filter(pc.is_valid(counted["device"])))
+                readings = readings.filter(pa.array(~is_replaced))
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             rejects = readings.filter(rejected)
@@ -176,11 +194,8 @@ class Fold:
         if pc.any(late).as_py():
             # Their windows and sessions may be closed, and published as final.
             rejects = readings.filter(late)
-            times = rejects["event_ms"].to_pylist()
-            yield from self._refused(
-                rejects, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times]
-            )
-            yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: rejects.num_rows})])
+            times = {"event_ms": rejects["event_ms"], "watermark_ms": [watermark_ms] * rejects.num_rows}
+            yield from self._refused(rejects, "behind", **times)
             if self._endless:
                 counted_late.append(rejects)
             readings = readings.filter(pc.invert(late))
@@ -189,6 +204,15 @@ class Fold:
         if readings.num_rows:
             yield from self._on_time(readings, devices, seen)
 
+    def _replaced(self, readings: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
+        """Reject readings whose copies count."""
+        is_rejected = pc.is_valid(readings["reject"])
+        rejects = readings.filter(is_rejected)
+        if rejects.num_rows and self.keep_rejects:
+            yield from self._rejects(rejects, devices)
+        if rejects.num_rows < readings.num_rows:
+            yield from self._refused(readings.filter(pc.invert(is_rejected)), "replayed")
+
     def _on_time(self, readings: pa.Table, devices: str, seen: SeenKeys | None) -> Iterator[pa.RecordBatch]:
         """Reject readings of devices outside the list and duplicates, and fold the others."""
         if devices:
@@ -196,12 +220,12 @@ class Fold:
             is_listed = pa.array(are_known(names, devices)[codes])
             rejects = readings.filter(pc.invert(is_listed))
             if rejects.num_rows:
-                yield from self._refused(rejects, "too_many_devices", [TOO_MANY] * rejects.num_rows)
+                yield from self._refused(rejects, "too_many_devices", detail=[TOO_MANY] * rejects.num_rows)
             readings = readings.filter(is_listed)
         if seen is not None and readings.num_rows:
             is_duplicate, details = self._duplicates(readings, seen)
             if len(details):
-                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", details)
+                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", detail=details)
                 readings = readings.filter(pa.array(~is_duplicate))
         if readings.num_rows:
             yield from self._admitted(readings)
@@ -231,15 +255,17 @@ class Fold:
         if devices and readings.num_rows:
             codes, names = factorise(readings["device"])
             readings = readings.filter(pa.array(are_known(names, devices)[codes]))
+        readings = _uncounted(readings)
         if readings.num_rows:
             yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
 
-    def _refused(self, readings: pa.Table, reason: str, details: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def _refused(self, readings: pa.Table, reason: str, **more: Any) -> Iterator[pa.RecordBatch]:
+        """Reject readings; `more` are columns of row_schemas.REJECT_TYPE."""
         size = readings.num_rows
         places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
         columns = {
             "reason": [reason] * size,
-            "detail": details,
+            **more,
             "topic": [topic for topic, _ in places],
             "partition": [partition for _, partition in places],
             "offset": readings["offset"],
@@ -276,7 +302,12 @@ class Fold:
             task_counters.of_partitions(readings["from_partition"].to_numpy(), readings["event_ms"].to_numpy()),
         ]
         of = _sorted(readings, self.rules.measures, self.attributes)
-        yield from self._values(of, self.views, tallies)
+        uncounted = _uncounted(readings)
+        if uncounted.num_rows == readings.num_rows:
+            yield from self._values(of, self.views, tallies)
+        else:
+            yield from self._values(of, [each for each in self.views if not each[0].is_endless], tallies)
+            yield from self._late(uncounted, "")
         yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
         tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(of.codes, of.attributes)}))
@@ -460,6 +491,13 @@ class _Sorted:
     values: dict[str, NDArray[np.float64]]
     bucket: NDArray[np.int32]
     attributes: pa.Table | None
+
+
+def _uncounted(readings: pa.Table) -> pa.Table:
+    """Return the readings without the copies of those that views without windows have counted."""
+    if COUNTED not in readings.column_names or not pc.any(readings[COUNTED]).as_py():
+        return readings
+    return readings.filter(pc.invert(readings[COUNTED]))
 
 
 def _sorted(readings: pa.Table, measures: Sequence[str], attributes: Attributes | None) -> _Sorted:

@@ -29,9 +29,10 @@ class Early:
 
     def take(self, reject: Mapping[str, Any]) -> None:
         """Count a row of row_schemas.REJECT_TYPE if it is an early reading."""
-        name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
-        if name is None or ahead_ms is None:
+        name, at_ms, event_ms = reject.get("device"), reject["broker_ms"], reject.get("event_ms")
+        if name is None or event_ms is None:
             return
+        ahead_ms = event_ms - at_ms
         device = self._devices.setdefault(name, _Device(0, at_ms, at_ms, ahead_ms))
         device.count += 1
         device.first_ms = min(device.first_ms, at_ms)

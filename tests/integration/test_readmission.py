@@ -72,7 +72,7 @@ def test_a_reading_behind_the_watermark_is_not_sent_again(made: Callable[..., Wo
     place = world.reject(reading("d1"), "too_many_devices")
     world.redis.hset(f"{world.prefix}:progress", "watermark", NOW_MS + 1)
     output = world.tidemark("replay", place)
-    assert f"would be rejected again as late: event_time = {format_time(NOW_MS)}: 1 ms behind the watermark" in output
+    assert f"would be rejected again as behind: event_time = {format_time(NOW_MS)}: 1 ms behind the watermark" in output
     world.redis.hset(f"{world.prefix}:progress", "watermark", NOW_MS)
     assert "1 sent, 0 not" in world.tidemark("replay", place)
 

@@ -43,6 +43,8 @@ REASONS = {
     "out_of_range": "a value is outside the allowed range",
     "early": "the time is too far in the future",
     "late": "the reading arrived too late",
+    "replayed": "the record was sent again, and the copy counts",
+    "behind": "the reading came when its time was closed already",
     "too_many_devices": "the limit of devices is reached",
     "duplicate": "the same reading came before",
     "unreadable": "no process could read the record, and an operator has skipped it",
