@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ MINUTE = (clock.now_ms() - BASE_MS) // 60_000 * 60 - 1_800
 
 
 class TwoPlaces(World):
-    def configure(self, *, views: Any = None, **admission: Any) -> None:
-        """The views and the settings of admission from the next term on."""
+    def configure(self, *, views: Any = None, form: Any = None, **admission: Any) -> None:
+        """The views, the settings of the input and those of admission from the next term on."""
         document = tomllib.loads(self.config.read_text(encoding="utf-8"))
         document["admission"] |= admission
+        document["input"] |= form or {}
         document["views"] = views or document["views"]
         checkpoint = self.settings.service.checkpoint
         self.config.write_text(to_toml(document), encoding="utf-8")
@@ -189,6 +191,47 @@ def test_an_original_is_left_out_while_nobody_knows_whether_its_copy_was_sent(wo
     marks.write(world.settings.kafka, [Mark(wrong, "open", {})])
     world.begin_anew(tmp_path / "again")
     assert world.counted() == (2, 5001)
+
+
+@pytest.mark.silent("0.1")
+def test_readings_of_arrays_and_arrays_as_a_whole_count_once(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    """An array that was too large is a reject as a whole. Under other settings the original is readings with an index each."""
+    world = TwoPlaces(
+        spark,
+        broker_server,
+        redis_server,
+        tmp_path,
+        prefix,
+        input={"format": "json", "array": True, "max_array_bytes": 400},
+        admission={"ranges": {"temperature": NARROW}, "max_delay": "1 h"},
+        views=[DEVICE, TOTAL],
+        sessions={"gap": "6 m"},
+    )
+
+    def array(*values: float, note: str = "") -> Record:
+        at_ms = BASE_MS + MINUTE * 1000
+        readings = [
+            {"device_id": "d", "event_time": at_ms + number, "temperature": value, "note": note}
+            for number, value in enumerate(values)
+        ]
+        return Record(json.dumps(readings).encode(), at_ms)
+
+    places = world.term(array(1.0, 5000.0), array(7.0, 8.0, note="x" * 200))
+    assert world.counted() == (1, 1)
+    world.configure(ranges={"temperature": WIDE}, form={"max_array_bytes": 10_000})
+    for place in (replace(places[0], index=1), places[1]):
+        world.replay(place)
+    world.term()
+    assert (world.counted(), world.counted("total"), world.session_count()) == ((4, 5016), (4, 5016), 4)
+    world.close()
+    before = world.values()
+    assert world.backfill().written == 0
+    assert world.values() == before
+    world.begin_anew(tmp_path / "anew")
+    assert (world.counted(), world.counted("total"), world.session_count()) == ((4, 5016), (4, 5016), 4)
+    world.redis.close()
 
 
 @pytest.mark.silent("0.4")
