@@ -138,11 +138,10 @@ def test_a_copy_that_is_late_and_corrected_counts_once(world: TwoPlaces, tmp_pat
     assert world.counted("total") == (3, 4002), "late readings count in views without windows"
     assert world.correct().corrected == 1
     assert (world.counted(), world.counted("total"), world.session_count()) == ((2, 4001), (3, 4002), 3)
-    before = world.values()
     assert world.backfill().written == 0
     world.lose()
     world.term()
-    assert world.values() == before
+    assert (world.counted(), world.counted("total"), world.session_count()) == ((2, 4001), (3, 4002), 3)
     world.begin_anew(tmp_path / "anew")
     assert world.counted("total") == (3, 4002)
     assert world.counted() in {(1, 1), (2, 4001)}, "the copy is late, or was read before the watermark passed it"
