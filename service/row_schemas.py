@@ -35,14 +35,15 @@ REJECT_TYPE = t.StructType(
         t.StructField("offset", t.LongType()),
         t.StructField("broker_ms", t.LongType()),
         t.StructField("device", t.StringType()),
-        t.StructField("ahead_ms", t.LongType()),
+        t.StructField("event_ms", t.LongType()),
+        t.StructField("watermark_ms", t.LongType()),
         t.StructField("schema_id", t.LongType()),
         t.StructField("index", t.IntegerType()),
     ]
 )
-"""A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Only an early reading and
-one that is ahead have `ahead_ms`, by how much the device's clock was ahead of the broker's, or of the service's. These and late
-ones have `device`; only an unknown schema has `schema_id`, and only an element of an array has `index`."""
+"""A reject without its bytes: these stay in Kafka until they are copied (service/rejects/fetch.py). Early and late readings and
+those that are ahead have `device`. Early and late readings and those behind the watermark have `event_ms`, the last ones
+`watermark_ms`, too. Only an unknown schema has `schema_id`, and only an element of an array has `index`."""
 
 FOLDED = t.StructType(
     [

@@ -57,10 +57,13 @@ def compare(
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = _reached(progress)
-        refused = _refused(rules, bootstrap, {"late", "too_many_devices"} if may_be_refused else ())
+        refused = _refused(rules, bootstrap, {"late", "behind", "too_many_devices"} if may_be_refused else ())
         verdict.refused = len(refused)
         # Which of several copies is the first one is for the service to say.
         refused |= _refused(rules, bootstrap, {"duplicate"}) if rules.distinct else {}
+        if sent_again := marked(rules, {"replayed"}, bootstrap):
+            every = _refused(rules, bootstrap, None)
+            refused |= {place: every.get(place, "replayed") for place in sent_again}
         right = expected(
             settings_path,
             bootstrap,
@@ -70,7 +73,7 @@ def compare(
             starts=starts,
             reference=reference,
             archive=archive,
-            corrected=corrected(rules, bootstrap),
+            corrected=marked(rules, {"corrected"}, bootstrap),
             refused=refused,
             fill=partial(
                 shares.fill,
@@ -154,28 +157,29 @@ def _reached(progress: Hash) -> dict[str, int]:
     return {**numbers, "idle": int(progress["idle"]) if is_silent else -1}
 
 
-def corrected(rules: Rules, bootstrap: str | None = None) -> set[Coordinate]:
-    """The late readings that the service has added to the values, by the marks in `<rejects topic>.applied`."""
+def marked(rules: Rules, states: Collection[str], bootstrap: str | None = None) -> set[Coordinate]:
+    """The rejects with a mark of these states in `<rejects topic>.applied`."""
     coordinates: set[Coordinate] = set()
     for topic in rules.topics:
         for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
             partition, _, number = (record.key or b"").decode().partition("/")
             offset, _, index = number.partition("#")
-            if "/" not in number and json.loads(record.value or b"{}").get("state") == "corrected":
+            if "/" not in number and json.loads(record.value or b"{}").get("state") in states:
                 place = (topic, int(partition), int(offset))
                 coordinates.add((*place, int(index)) if index else place)
     return coordinates
 
 
-def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str]) -> dict[Coordinate, str]:
-    """The readings that were rejected for one of these reasons, which only the service can know; of late ones those behind."""
+def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str] | None) -> dict[Coordinate, str]:
+    """The readings that were rejected for one of these reasons, which only the service can know, with the first one; of late ones
+    those behind the watermark, as version 0.2.0 names them. All rejects for None."""
     places: dict[Coordinate, str] = {}
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
         headers = reject_headers(record)
         reason = headers.get("reason", b"").decode()
         is_behind = reason != "late" or b"is behind the watermark" in headers.get("detail", b"")
-        if is_behind and reason in reasons:
-            places[place_of(headers["topic"].decode(), headers)] = reason
+        if reasons is None or (is_behind and reason in reasons):
+            places.setdefault(place_of(headers["topic"].decode(), headers), reason)
     return places
 
 

@@ -556,9 +556,10 @@ class Ledger:
             reasons = self._unlike_others(place, key, event_ms, refused)
         if not reasons:
             self._admitted.add(device, event_ms, values, texts, meets)
-        if self._corrected and (not reasons or (is_corrected and reasons == ["late"])):
+        if self._corrected and (not reasons or (is_corrected and reasons in (["late"], ["behind"]))):
             self._with_late.add(device, event_ms, values, texts, meets)
-        if self._has_endless and reasons in ([], ["late"]) and event_ms >= 0:
+        is_counted = any(name == "tidemark-counted" for name, _ in record.headers)
+        if self._has_endless and reasons in ([], ["late"], ["behind"]) and event_ms >= 0 and not is_counted:
             self._endless.add(device, event_ms, values, texts, meets)
         return reasons[0] if reasons else None
 
@@ -575,7 +576,7 @@ class Ledger:
         if refused == "duplicate":
             self._copies.append((at_place, key))
         if refused or event_ms < self.watermark_ms:
-            return [refused or "late"]
+            return [refused or "behind"]
         # A key is remembered until the watermark passes it.
         if key and self._seen.get(key, -1) >= self.watermark_ms:
             return ["duplicate"]

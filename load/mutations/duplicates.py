@@ -137,7 +137,13 @@ MUTATIONS = (
         "a republication counts duplicates",
         "a closed value is another one after a loss of Redis",
         ("P1",),
-        (Edit("service/recompute/late.py", '"too_many_devices", "duplicate"}', '"too_many_devices"}'),),
+        (
+            Edit(
+                "service/recompute/late.py",
+                '{"ahead", "too_many_devices", "duplicate", "replayed"}',
+                '{"ahead", "too_many_devices", "replayed"}',
+            ),
+        ),
         (_DISTINCT + "test_a_batch_that_is_repeated_and_values_that_are_written_or_read_again_have_it_once",),
     ),
 )

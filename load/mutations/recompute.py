@@ -165,10 +165,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/late.py",
-                "            late[reject.place] = reject\n"
-                "            # Its row is added to those of the topic, where a larger max_delay would admit it a second time.\n"
-                "            refused[reject.place] = Refusal(reject.reason, reject.broker_ms)\n",
-                "            late[reject.place] = reject\n",
+                'if within or reject.place in applied or reject.reason == "behind":',
+                'if reject.reason == "behind":',
             ),
         ),
         (
@@ -228,6 +226,17 @@ MUTATIONS = (
         ),
         (
             "tests/integration/test_republish.py::test_a_view_that_changed_under_its_name_is_refused_and_keeps_its_windows",
+        ),
+    ),
+    Mutation(
+        "late-value-decided-again",
+        "each recomputation decides again whether an unlisted value of a late reading is a key",
+        "when the list is full, the reading counts under its value and under (other)",
+        ("P1",),
+        (Edit("service/recompute/late.py", "keys.get(name, text) for keys, text", "text for keys, text"),),
+        (
+            "tests/integration/test_two_places.py::"
+            "test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the_list_is_full",
         ),
     ),
 )

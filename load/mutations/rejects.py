@@ -6,6 +6,7 @@ _PUBLISH = "tests/integration/test_publish.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _READMISSION = "tests/integration/test_readmission.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
+_TWO_PLACES = "tests/integration/test_two_places.py::"
 _REPUBLISH = "tests/integration/test_republish.py::"
 
 MUTATIONS = (
@@ -170,5 +171,69 @@ MUTATIONS = (
             ),
         ),
         (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
+    ),
+    Mutation(
+        "original-recomputed",
+        "a recomputation admits the original of a record that was sent again, if today's settings do",
+        "the record counts twice after a backfill, a republication or a correction",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/late.py",
+                'return dict.fromkeys(two_places.originals(known), Refusal("replayed", -1))',
+                "return {}",
+            ),
+        ),
+        (
+            _TWO_PLACES + "test_a_reject_that_was_sent_again_counts_once_whichever_way_the_past_is_computed",
+            _TWO_PLACES + "test_a_copy_that_is_late_and_corrected_counts_once",
+        ),
+    ),
+    Mutation(
+        "original-read-again",
+        "a new checkpoint admits the original of a record that was sent again, if today's settings do",
+        "the record counts twice from then on",
+        ("P1",),
+        (Edit("service/rejects/two_places.py", "if begin <= place.offset < end:", "if False:"),),
+        (
+            _TWO_PLACES + "test_a_reject_that_was_sent_again_counts_once_whichever_way_the_past_is_computed",
+            _TWO_PLACES + "test_a_late_reading_whose_time_is_mended_counts_once_in_a_view_without_windows",
+        ),
+    ),
+    Mutation(
+        "copy-of-late-counted",
+        "a view without windows counts the copy of a late reading that it has counted",
+        "a reading whose time was mended counts twice in it",
+        ("P1",),
+        (
+            Edit(
+                "service/aggregation/partial_aggregation.py",
+                "if COUNTED not in readings.column_names or not pc.any(readings[COUNTED]).as_py():",
+                "if True:",
+            ),
+        ),
+        (_TWO_PLACES + "test_a_late_reading_whose_time_is_mended_counts_once_in_a_view_without_windows",),
+    ),
+    Mutation(
+        "replayed-before-published",
+        "a replay sends a reject that the service has not published",
+        "a batch that is repeated admits the original, and the copy counts, too",
+        ("P1",),
+        (Edit("service/commands/replay.py", "if published and place.offset >=", "if False and place.offset >="),),
+        (_TWO_PLACES + "test_a_reject_that_the_service_has_not_published_is_not_sent_again",),
+    ),
+    Mutation(
+        "behind-unread",
+        "the rejects of earlier versions that were behind the watermark are taken for late by the broker's time",
+        "a backfill admits them, and differs from the stream",
+        ("P1",),
+        (
+            Edit(
+                "service/rejects/reject_log.py",
+                'reason = reason if times[1] is None else "behind"',
+                "pass",
+            ),
+        ),
+        ("tests/unit/test_late.py::test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text",),
     ),
 )

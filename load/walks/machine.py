@@ -6,10 +6,14 @@
     change     the same, after a restart with another session gap, other views, another length, filter and other statistics of a
                view, with or without removal of duplicates
     fill       the past of views that are new is computed
+    again      rejects are sent again, some with another time, and go through admission as new records
     silence    the clock goes on and nothing comes
     swap       another reference: sites, session gaps and intervals of devices' own
     trouble    another process takes over; a writer of an earlier epoch goes on; stored state is damaged; Redis loses its epoch
                or its progress
+
+A walk with rejects that were sent again ends with a new checkpoint: it reads all records from the first one on, with settings
+that admit what was out of range.
 
 After each step Redis and the rejects are compared with load/walks/plain.py, and with what was there before the step.
 """
@@ -107,7 +111,7 @@ records = st.lists(
         st.integers(0, 2),
         st.sampled_from(VALUES),
         st.sampled_from((0, 0, 0, 20_000, 60_000)),
-        st.sampled_from(("", "", "", "", "", "late", "undecodable")),
+        st.sampled_from(("", "", "", "", "", "late", "undecodable", "out_of_range")),
         st.sampled_from((1, 1, 1, 2)),
         st.booleans(),
     ),
@@ -149,6 +153,8 @@ class Walk(RuleBasedStateMachine):
         self.backlog: list[Reading] = []
         self.sent = 0
         self.before: dict[str, dict[str, str]] = {}
+        self.batches: list[tuple[list[Reading], set[int]]] = []
+        self.originals: dict[RecordPlace, bool] = {}
 
     @rule(sent=records, pass_ms=pauses, chance=chances)
     def add(self, sent: list[Record], pass_ms: int, chance: int) -> None:
@@ -210,11 +216,32 @@ class Walk(RuleBasedStateMachine):
         assert outcome.admitted + sum(outcome.rejected) == len(readings), f"{len(readings)} readings, {outcome}"
         assert outcome.records == len({(each.partition, each.offset) for each in readings}), outcome
         self.plain.batch(readings, unread, self.world.rules)
+        self.batches.append((readings, unread))
         assert (outcome.refused_final, outcome.refused_old) == (0, self.plain.refused), outcome
         assert (self.world.time.watermark_ms, self.world.time.newest_ms) == (
             self.plain.watermark_ms,
             self.plain.newest_ms,
         )
+
+    @rule(pass_ms=pauses, is_mended=st.booleans(), chance=chances)
+    def again(self, pass_ms: int, is_mended: bool, chance: int) -> None:
+        """A reject is sent again, mended if it `is_mended`: then its time is now. Else it may be late by then."""
+        rejects = [each for readings, _ in self.batches for each in readings if self._may_be_sent_again(each)]
+        self.now_ms += pass_ms
+        for each in Random(chance).sample(rejects, min(2, len(rejects))):
+            self.originals[each.place] = self.plain.rejects[each.place] in {"late", "behind"}
+            is_counted = self.originals[each.place] or each.is_counted  # a copy has the headers of the original
+            partition, offset, index = self._place(each.partition)
+            at_ms = self.now_ms if is_mended else each.event_ms
+            poison = "late" if at_ms < self.now_ms - plain.MAX_DELAY_MS else ""
+            copy = replace(each, event_ms=at_ms, broker_ms=self.now_ms, offset=offset, index=index, poison=poison)
+            self.backlog.append(replace(copy, is_counted=is_counted))
+            note(f"  {each.place} is sent again as {partition}@{offset} at {(at_ms - BASE_MS) / 1000} s: {poison}")
+        self._batch([], 0, chance)
+
+    def _may_be_sent_again(self, reading: Reading) -> bool:
+        reason = self.plain.rejects.get(reading.place)
+        return reason in {"late", "behind", "out_of_range"} and reading.place not in self.originals
 
     @rule(ms=st.sampled_from((1_000, 12_000, 20_000, 30_000, 600_000)))
     def silence(self, ms: int) -> None:
@@ -282,6 +309,28 @@ class Walk(RuleBasedStateMachine):
         """The contract holds."""
         self.world.close()
         assert contract.check(self.client, PREFIX) == []
+        if self.originals:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """A new checkpoint has each record once, whichever of its two places today's settings admit."""
+        note("  a new checkpoint reads everything, nothing is out of range")
+        self.world, self.plain, self.before = World(self.client, self.url, self.world.rules, self.folder), Plain(), {}
+        for readings, unread in self.batches:
+            now = [
+                replace(
+                    each,
+                    poison="" if each.poison == "out_of_range" else each.poison,
+                    is_replaced=self.originals.get(each.place),
+                )
+                for each in readings
+            ]
+            assert self.world.attempt(now, unread, Random(len(now))) is not None
+            self.plain.batch(now, unread, self.world.rules)
+        self.world.close()
+        lines = differences(self._watch(), self.plain.there)
+        assert not lines, "\n".join(lines)
+        assert self.world.rejects == self.plain.rejects
 
     def _watch(self) -> dict[str, dict[str, str]]:
         """What is in Redis now; nothing of it has gone back since the last look."""

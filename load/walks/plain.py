@@ -44,7 +44,9 @@ Attributes = Mapping[str, str | None]
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A reading: a record, or the element `index` of one that is an array. `poison` is the reason for which admission rejects it,
-    "" where it does not."""
+    "" where it does not. A copy of a rejected one `is_counted` if views without windows have counted that. The original
+    `is_replaced` by a copy: None if it is not, else whether views without windows count it.
+    """
 
     device: str
     event_ms: int
@@ -54,6 +56,8 @@ class Reading:
     values: Mapping[str, float | None]
     poison: str = ""
     index: int | None = None
+    is_counted: bool = False
+    is_replaced: bool | None = None
 
     @property
     def place(self) -> "RecordPlace":
@@ -142,20 +146,21 @@ class Plain:
         """A batch of these readings, after which these partitions still have records."""
         self.refused = 0
         for each in readings:
-            if each.poison or each.event_ms < self.watermark_ms:
-                self.rejects[each.place] = each.poison or "late"
+            if each.poison or each.is_replaced is not None or each.event_ms < self.watermark_ms:
+                self.rejects[each.place] = each.poison or ("behind" if each.is_replaced is None else "replayed")
         on_time = [each for each in readings if each.place not in self.rejects]
         if rules.distinct:
             on_time = self._without_copies(on_time)
         else:
             self._seen.clear()
-        late = [each for each in readings if self.rejects.get(each.place) == "late"]
+        late = [each for each in readings if self._is_counted_late(each)]
         self.all_admitted += on_time
         rules, self._planned = replace(rules, views=self.begin(rules.views)), None
         self._advance(readings, unread)
         self._begin_views(rules)
         self._count(on_time, rules, [view for view in rules.views if not view.is_endless])
-        self._count([*on_time, *late], rules, [view for view in rules.views if view.is_endless])
+        ever = [*(each for each in on_time if not each.is_counted), *late]
+        self._count(ever, rules, [view for view in rules.views if view.is_endless])
         self.batches += 1
         self._close_windows(self.watermark_ms, "watermark")
         for each in on_time:
@@ -166,6 +171,14 @@ class Plain:
             self._move(name, device, rules, has_spoken=name in spoke)
             if not device.open and device.last_seen + RETAIN_MS < self.watermark_ms:
                 del self._devices[name]
+
+    def _is_counted_late(self, reading: Reading) -> bool:
+        """Whether views without windows count a rejected reading."""
+        if reading.is_counted:
+            return False
+        if reading.is_replaced is not None:
+            return reading.is_replaced and reading.poison in {"", "late"}
+        return self.rejects.get(reading.place) in {"late", "behind"}
 
     def silence(self, line_ms: int, rules: Rules) -> None:
         """Input is silent, and the clock closes what is open up to this event time."""
@@ -253,8 +266,14 @@ class Plain:
             self.there[f"window:{view}:{measure}:{key}:{start}"] = _shown(start, window)
 
     def _leave(self, place: Place, window: _Window, closed_by: str) -> None:
-        """A window of a present view that lacks no reading leaves when it is closed, and again if it has changed."""
-        if self._versions.of(place[0]) and window.begun is None and self._mark(place) is None:
+        """A window of a present view and measure that lacks no reading leaves when it is closed, and again if it has changed."""
+        version = self._versions.of(place[0])
+        if (
+            version is not None
+            and place[1] in version.view.measures
+            and window.begun is None
+            and self._mark(place) is None
+        ):
             self.left[place] = len(window.readings)
 
     def _mark(self, place: Place) -> int | None:

@@ -30,8 +30,9 @@ from load.walks.entries import Entries
 from load.walks.outlet import Memory, Watcher
 from load.walks.plain import MEASURES, Fields, Reading, RecordPlace, Rules
 from service import failpoint
+from service.admission.arrays import NO_INDEX
 from service.admission.expansion import INDEX
-from service.admission.readings import MEETS, number_of
+from service.admission.readings import COUNTED, MEETS, number_of
 from service.aggregation import seen_keys, sessions
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint import view_versions
@@ -51,6 +52,7 @@ from service.pipeline.outcome import Outcome
 from service.recompute import fill, republish
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
+from service.rejects import two_places
 from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
 from service.spark.files import Local
@@ -322,6 +324,12 @@ class World:
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
         fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
         fold = replace(fold, batch_state=lambda: BatchState(self.time, codes), max_rows=chance.choice([2, 1000, 1000]))
+        originals = [each for each in readings if each.is_replaced is not None]
+        places = [
+            (_code(each.partition), each.offset, NO_INDEX if each.index is None else each.index, bool(each.is_replaced))
+            for each in originals
+        ]
+        fold = replace(fold, replaced=lambda: two_places.replaced(places) if places else None)
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
@@ -465,7 +473,11 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
     for each in readings:
         code, (topic, partition) = _code(each.partition), place_of(each.partition)
         row: dict[str, Any] = {"broker_ms": each.broker_ms, "from_partition": code, "offset": each.offset}
-        row |= {INDEX: each.index, **{MEETS + name: each.meets(where) for name, where in filters.items()}}
+        row |= {
+            INDEX: each.index,
+            COUNTED: each.is_counted,
+            **{MEETS + name: each.meets(where) for name, where in filters.items()},
+        }
         if each.poison:
             place = {"topic": topic, "partition": partition, "offset": each.offset}
             index = {} if each.index is None else {"index": each.index}
@@ -473,7 +485,8 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
         if not each.poison or (each.poison == "late" and settings.endless):
             row |= {"bucket": bucket_of(each.device), "device": each.device, "event_ms": each.event_ms, **each.values}
         rows.append(row)
-    schema = pa.schema([*_ADMITTED, *(pa.field(MEETS + name, pa.bool_()) for name in filters)])
+    counted = [pa.field(COUNTED, pa.bool_())] if settings.endless else []
+    schema = pa.schema([*_ADMITTED, *counted, *(pa.field(MEETS + name, pa.bool_()) for name in filters)])
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 

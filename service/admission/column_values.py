@@ -8,7 +8,7 @@ values runs once. docs/decisions/0026-values-of-columns.md has the reasons.
     columns/values.json    in the checkpoint: the lists by column, in the order of the decisions
 
 A replay and a recomputation read the same lists, and so decide the same. A value that only late readings have is in no list: a
-recomputation counts it as itself if there is room for all that a task meets.
+correction counts it as itself if there is room, and notes its decision in the mark of each reading (service/recompute/late.py).
 """
 
 import base64
@@ -34,6 +34,8 @@ from state.columns import array
 NAME = "columns/values.json"
 AT_ONCE = 2_000
 """Values of a column in one UndecidedValuesError."""
+DECIDED = "\x01"
+"""Begins a value that is decided already. No key has a control character (decode.OTHER takes the place of such values)."""
 ADDED = 100
 """New values that go to the tasks with each job; more of them become a file, which each executor reads once."""
 
@@ -78,14 +80,24 @@ class Known:
     asks: bool = False
     room: Mapping[str, int] = field(default_factory=dict)
 
+    def are_listed(self, name: str, values: pa.Array) -> pa.Array:
+        """Return which values of a column are in its list."""
+        return pc.is_in(values, value_set=self.lists.get(name, pa.array([], pa.string())))
+
     def decided(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, pa.DictionaryArray]:
-        """Return the columns, strings and nulls, with OTHER in place of the values that are not listed."""
+        """Return the columns, strings and nulls, with OTHER in place of the values that are not listed.
+
+        In a batch run values may begin with DECIDED.
+        """
         result, undecided = {}, {}
         for name, column in columns.items():
             encoded = array(column).dictionary_encode()
             values = encoded.dictionary
-            known = self.lists.get(name, pa.array([], pa.string()))
-            is_new = pc.and_(pc.invert(pc.is_in(values, value_set=known)), pc.not_equal(values, OTHER))
+            is_new = pc.and_(pc.invert(self.are_listed(name, values)), pc.not_equal(values, OTHER))
+            if not self.asks:
+                is_decided = pc.starts_with(values, DECIDED)
+                is_new = pc.and_not(is_new, is_decided)
+                values = pc.if_else(is_decided, pc.utf8_slice_codeunits(values, len(DECIDED)), values)
             count = pc.sum(is_new).as_py() or 0
             if count:
                 if name in self.full or count > self.room.get(name, count):

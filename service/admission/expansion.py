@@ -21,6 +21,8 @@ INDEX = "$index"
 """The column with a reading's number in its record; null for a record that is one reading, or none."""
 FAULT, DETAIL = "$fault", "$fault_detail"
 """The columns with the reason why a record holds no readings, and its detail; null for a reading."""
+CARRIED = ("$counted",)
+"""Columns that each reading has from its record, where records have them: readings.COUNTED."""
 BATCH_BYTES = 64 << 20
 """Bytes of records that Spark hands to Python at once, and one record."""
 _COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
@@ -44,8 +46,9 @@ _ROWS, _BYTES = 5_000, 4 << 20
 def expand(records: DataFrame, settings: Settings) -> DataFrame:
     """Return one row for each reading: the element in `value`, and the columns INDEX, FAULT and DETAIL.
 
-    Other columns than those of `_SCHEMA` are lost. Records of inputs without arrays pass unchanged. Returns the frame itself
-    when no input has arrays, and when it is expanded already. Where `records` has INDEX, a record that is one reading keeps it.
+    Other columns than those of `_SCHEMA` and CARRIED are lost. Records of inputs without arrays pass unchanged. Returns the frame
+    itself when no input has arrays, and when it is expanded already. Where `records` has INDEX, a record that is one reading
+    keeps it.
     """
     if not settings.has_arrays or FAULT in records.columns:
         return records
@@ -57,8 +60,10 @@ def expand(records: DataFrame, settings: Settings) -> DataFrame:
     }
     # Without this limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
     records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
-    names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else [])]
-    return records.select(*names).mapInArrow(Expander(limits, int(settings.admission.max_bytes)), _SCHEMA)
+    carried = tuple(name for name in CARRIED if name in records.columns)
+    names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else []), *carried]
+    schema = t.StructType([*_SCHEMA, *(records.schema[name] for name in carried)])
+    return records.select(*names).mapInArrow(Expander(limits, int(settings.admission.max_bytes), carried), schema)
 
 
 def columns(settings: Settings) -> list[Column]:
@@ -76,14 +81,15 @@ class Expander:
 
     limits: Mapping[str, tuple[str, int]]
     max_key: int
+    carried: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         topics = pa.array(self.limits, pa.string())
         for batch in batches:
             if not pc.any(pc.is_in(batch.column("topic"), topics)).as_py():
-                yield _Readings.unchanged(batch)
+                yield _Readings.unchanged(batch, self.carried)
                 continue
-            readings = _Readings(batch)
+            readings = _Readings(batch, self.carried)
             for row in range(batch.num_rows):
                 for reading in self._of_record(batch, row):
                     readings.add(row, *reading)
@@ -125,6 +131,7 @@ class _Readings:
     """Readings of a batch of records; `rows` are the rows of their records."""
 
     records: pa.RecordBatch
+    carried: tuple[str, ...] = ()
     rows: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
@@ -149,22 +156,23 @@ class _Readings:
         rows = pa.array(self.rows, pa.int64())
         made = [self.records.column(name).take(rows) for name in _COLUMNS]
         made += [self.values, self.indices, self.faults, self.details]
+        carried = {name: self.records.column(name).take(rows) for name in self.carried}
         self.rows, self.values, self.indices, self.faults, self.details, self.size = [], [], [], [], [], 0
-        return _batch(made)
+        return _batch(made, carried)
 
     @staticmethod
-    def unchanged(records: pa.RecordBatch) -> pa.RecordBatch:
+    def unchanged(records: pa.RecordBatch, carried: Sequence[str] = ()) -> pa.RecordBatch:
         """Return records that are readings."""
         nothing = [None] * records.num_rows
         index = records.column(INDEX) if INDEX in records.schema.names else nothing
         made = [records.column(name) for name in (*_COLUMNS, "value")]
-        return _batch([*made, index, nothing, nothing])
+        return _batch([*made, index, nothing, nothing], {name: records.column(name) for name in carried})
 
 
-def _batch(made: Sequence[pa.Array | list[object]]) -> pa.RecordBatch:
+def _batch(made: Sequence[pa.Array | list[object]], carried: Mapping[str, pa.Array]) -> pa.RecordBatch:
     schema = to_arrow_schema(_SCHEMA)
     arrays = [
         each if isinstance(each, pa.Array) else pa.array(each, field.type)
         for each, field in zip(made, schema, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema.names)
+    return pa.RecordBatch.from_arrays([*arrays, *carried.values()], [*schema.names, *carried])

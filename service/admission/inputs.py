@@ -43,6 +43,7 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
         "offset",
         "framing",
         *expansion.columns(settings),
+        *[name for name in expansion.CARRIED if name in records.columns],
         *([_INPUT] if len(decoders) > 1 else []),
         F.unix_millis("timestamp").alias("broker_ms"),
         choose([each.decoded() for each in decoders]).alias("decoded"),

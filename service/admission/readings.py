@@ -17,7 +17,6 @@ from service.reference import lookup
 from service.reference.attributes import Attributes
 from service.row_schemas import REJECT_TYPE
 from service.settings import EVENT_TIME, Input, Settings
-from service.units import format_duration
 from state.rules import EVENT_MS_LIMIT
 
 DETAIL_LETTERS = 1_000
@@ -39,17 +38,21 @@ REASONS = (
     "early",
     "late",
     "ahead",
+    "replayed",
+    "behind",
     "too_many_devices",
     "duplicate",
 )
 """Reasons for a reject; the first one that applies, in this order, is given: format, device, measures, time.
 
 `early` follows the checks of the device, because an early reading is stored under its device's key. The fold decides the last
-three (service/aggregation/partial_aggregation.py, service/admission/device_limit.py, service/aggregation/seen_keys.py), and
-rejects readings behind the watermark as `late`, too. A reading that is late by a broker's time that is ahead is `ahead`."""
+five: the broker's time of the record is ahead of the service's clock, a copy of the record counts
+(service/rejects/two_places.py), the watermark has passed the reading, the state has no room
+(service/admission/device_limit.py), an earlier reading is the same (service/aggregation/seen_keys.py). A reading that is late by
+a broker's time that is ahead is `ahead`."""
 
-BEHIND = "is behind the watermark"
-"""Part of the detail of a reading that is late only because of the watermark."""
+LATE = ("late", "behind")
+"""The reasons of a reading that would have been admitted if it had come earlier."""
 
 AHEAD = "is ahead of the service's clock"
 """Part of the detail of a reading that is `ahead`."""
@@ -70,6 +73,12 @@ SECOND = "="
 
 KEPT = "$"
 """Prefix of a kept Kafka column; no measure's name begins with it."""
+
+COUNTED = "$counted"
+"""The column that says whether views without windows count a reading elsewhere in its topic: it is a copy of a late one."""
+
+COUNTED_HEADER = "tidemark-counted"
+"""Header of such a copy."""
 
 SIZE = "$size"
 """The column with the bytes of a record's key and value."""
@@ -132,7 +141,8 @@ def admit(
     values = {
         "detail": F.left(_detail(settings, ranges), F.lit(DETAIL_LETTERS)),
         "device": F.when(has_place, F.col("device")),
-        "ahead_ms": F.when(early, F.col("event_ms") - F.col("broker_ms")),
+        "event_ms": F.when(F.col("reason").isin("early", "late"), F.col("event_ms")),
+        "watermark_ms": F.lit(None).cast("bigint"),
         "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
     }
     is_reject = ~admitted if not settings.has_filter else ~admitted & (F.col("reason") != FILTERED)
@@ -155,6 +165,7 @@ def admit(
         *[F.when(admitted, second).alias(SECOND) for second in _second(settings)],
         F.when(is_reject, F.to_json(reject)).alias("reject"),
         *([F.col(expansion.INDEX)] if settings.has_arrays else []),
+        *([F.col(COUNTED)] if COUNTED in decided.columns else []),
         *[F.col(name).alias(KEPT + name) for name in keep],
     )
 
@@ -192,11 +203,6 @@ def parsed(reject: str) -> dict[str, Any]:
     """Parse a value of admit's column `reject`: the fields of row_schemas.REJECT_TYPE, None where it has none."""
     fields: dict[str, Any] = json.loads(reject)
     return dict.fromkeys(REJECT_TYPE.fieldNames()) | fields
-
-
-def behind(event_ms: int, watermark_ms: int) -> str:
-    """Return the detail of a reading that is late because of the watermark."""
-    return f"event time {event_ms} ms {BEHIND}, {watermark_ms} ms"
 
 
 def _measure(name: str) -> str:
@@ -340,10 +346,6 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         F.when(_outside(m, allowed), F.concat(F.lit(f"{m} = "), F.col(_measure(m)), F.lit(", allowed "), allowed.text))
         for m, allowed in ranges.items()
     ]
-    distance = F.col("event_ms") - F.col("broker_ms")
-    clock = F.concat(
-        F.lit("event time "), F.col("event_ms"), F.lit(" ms, broker time "), F.col("broker_ms"), F.lit(" ms: ")
-    )
     reason = F.col("reason")
     is_large = reason == "oversized"
     limit = F.concat(_largest(), F.lit(f" bytes, limit {admission.max_bytes} (admission.max_bytes)"))
@@ -359,20 +361,4 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
-        .when(
-            reason == "early",
-            F.concat(
-                clock,
-                distance,
-                F.lit(f" ms ahead, limit {format_duration(admission.max_ahead_ms)} (admission.max_ahead)"),
-            ),
-        )
-        .when(
-            reason == "late",
-            F.concat(
-                clock,
-                -distance,
-                F.lit(f" ms behind, limit {format_duration(admission.max_delay_ms)} (admission.max_delay)"),
-            ),
-        )
     )

@@ -29,7 +29,7 @@ from service.admission.device_limit import are_known
 from service.admission.expansion import INDEX
 from service.admission.readings import (
     AHEAD,
-    BEHIND,
+    COUNTED,
     DUPLICATE_OF,
     MEETS,
     PARTITION_BITS,
@@ -41,6 +41,7 @@ from service.admission.readings import (
     partition_of,
 )
 from service.aggregation import task_counters, windows
+from service.aggregation.replaced import Replaced
 from service.aggregation.seen_keys import SeenKeys
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
@@ -94,6 +95,7 @@ class Fold:
     seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most, or behind the
     watermark and `delay_ms` while the watermark is held: readings of a backlog still come in then. All readings of a bucket must
     be in one task, which holds them in memory.
+    `replaced` returns, in a task of a stream, the places in the batch of readings whose copies count, None for none.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -118,12 +120,14 @@ class Fold:
     delay_ms: int = 0
     distinct_for_ms: int = 0
     inputs: Sequence[int] = ()
+    replaced: Callable[[], Replaced | None] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
         state = self.batch_state() if self.batch_state is not None else BatchState()
         before = state.before
         read = {number: Partition(is_unread=True) for number in state.unread}
+        replaced = self.replaced() if self.replaced is not None else None
         seen = None
         if self.seen_keys is not None:
             newest_ms = min(before.newest_ms, before.watermark_ms + self.delay_ms)
@@ -136,10 +140,10 @@ class Fold:
             waiting.append(batch)
             rows += batch.num_rows
             if rows >= self.max_rows and seen is None:
-                yield from self._read(waiting, state, read, None)
+                yield from self._read(waiting, state, read, None, replaced)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, state, read, seen)
+            yield from self._read(waiting, state, read, seen, replaced)
         if seen is not None:
             seen.write()
         if self.batch_state is not None and read:
@@ -152,6 +156,7 @@ class Fold:
         state: BatchState,
         read: dict[int, Partition],
         seen: SeenKeys | None,
+        replaced: Replaced | None,
     ) -> Iterator[pa.RecordBatch]:
         readings = pa.Table.from_batches(batches)
         partitions = _partitions(readings, has_late=bool(self._endless))
@@ -168,7 +173,7 @@ class Fold:
             yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
         if is_ahead is not None:
             readings = yield from self._without_ahead(readings, is_ahead, state)
-        yield from self.fold(readings, state.before.watermark_ms, state.devices, seen)
+        yield from self.fold(readings, state.before.watermark_ms, state.devices, seen, replaced)
 
     def _is_ahead(self, number: int, broker_ms: int, state: BatchState) -> bool:
         return (
@@ -205,20 +210,24 @@ class Fold:
         details = [f"broker time {ms} ms {AHEAD}, {state.now_ms} ms" for ms in times]
         if state.devices:
             names = pc.if_else(pa.array(are_known(names, state.devices)), names, pa.scalar(None, pa.string()))
-        ahead_ms = pa.array([ms - state.now_ms for ms in times], pa.int64())
-        yield from self._refused(ahead, "ahead", details, device=names, ahead_ms=ahead_ms)
+        yield from self._refused(ahead, "ahead", detail=details, device=names)
         is_left = np.ones(readings.num_rows, np.bool_)
         is_left[found[are_ours.to_numpy(zero_copy_only=False)]] = False
         return readings.filter(pa.array(is_left))
 
     def fold(
-        self, readings: pa.Table, watermark_ms: int = 0, devices: str = "", seen: SeenKeys | None = None
+        self,
+        readings: pa.Table,
+        watermark_ms: int = 0,
+        devices: str = "",
+        seen: SeenKeys | None = None,
+        replaced: Replaced | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
         if isinstance(self.attributes, Then):
             for rows, attributes in self.attributes.split(*(readings[name].to_numpy() for name in _PLACE)):
                 step = replace(self, attributes=attributes)
-                yield from step.fold(readings.take(pa.array(rows)), watermark_ms, devices, seen)
+                yield from step.fold(readings.take(pa.array(rows)), watermark_ms, devices, seen, replaced)
             return
         if self.has_filter:
             is_filtered = pc.and_(pc.is_null(readings["device"]), pc.is_null(readings["reject"]))
@@ -226,7 +235,9 @@ class Fold:
             if filtered:
                 yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
                 readings = readings.filter(pc.invert(is_filtered))
-        counted_late = []
+        counted_late: list[pa.Table] = []
+        if replaced is not None:
+            readings = yield from self._without_replaced(readings, replaced, devices, counted_late)
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             rejects = readings.filter(rejected)
@@ -239,11 +250,8 @@ class Fold:
         if pc.any(late).as_py():
             # Their windows and sessions may be closed, and published as final.
             rejects = readings.filter(late)
-            times = rejects["event_ms"].to_pylist()
-            yield from self._refused(
-                rejects, "late", [f"event time {ms} ms {BEHIND}, {watermark_ms} ms" for ms in times]
-            )
-            yield _counts([task_counters.of_counts(task_counters.BEHIND, {0: rejects.num_rows})])
+            times = {"event_ms": rejects["event_ms"], "watermark_ms": [watermark_ms] * rejects.num_rows}
+            yield from self._refused(rejects, "behind", **times)
             if self._endless:
                 counted_late.append(rejects)
             readings = readings.filter(pc.invert(late))
@@ -252,6 +260,25 @@ class Fold:
         if readings.num_rows:
             yield from self._on_time(readings, devices, seen)
 
+    def _without_replaced(
+        self, readings: pa.Table, replaced: Replaced, devices: str, counted_late: list[pa.Table]
+    ) -> Generator[pa.RecordBatch, None, pa.Table]:
+        """Reject the readings whose copies count; return the others. Those that views without windows count join `counted_late`."""
+        is_replaced, is_counted = replaced.find(readings)
+        if not is_replaced.any():
+            return readings
+        originals = readings.filter(pa.array(is_replaced))
+        is_rejected = pc.is_valid(originals["reject"])
+        rejects = originals.filter(is_rejected)
+        if rejects.num_rows and self.keep_rejects:
+            yield from self._rejects(rejects, devices)
+        if rejects.num_rows < originals.num_rows:
+            yield from self._refused(originals.filter(pc.invert(is_rejected)), "replayed")
+        if self._endless:
+            counted = readings.filter(pa.array(is_counted))
+            counted_late.append(counted.filter(pc.is_valid(counted["device"])))
+        return readings.filter(pa.array(~is_replaced))
+
     def _on_time(self, readings: pa.Table, devices: str, seen: SeenKeys | None) -> Iterator[pa.RecordBatch]:
         """Reject readings of devices outside the list and duplicates, and fold the others."""
         if devices:
@@ -259,12 +286,12 @@ class Fold:
             is_listed = pa.array(are_known(names, devices)[codes])
             rejects = readings.filter(pc.invert(is_listed))
             if rejects.num_rows:
-                yield from self._refused(rejects, "too_many_devices", [TOO_MANY] * rejects.num_rows)
+                yield from self._refused(rejects, "too_many_devices", detail=[TOO_MANY] * rejects.num_rows)
             readings = readings.filter(is_listed)
         if seen is not None and readings.num_rows:
             is_duplicate, details = self._duplicates(readings, seen)
             if len(details):
-                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", details)
+                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", detail=details)
                 readings = readings.filter(pa.array(~is_duplicate))
         if readings.num_rows:
             yield from self._admitted(readings)
@@ -294,23 +321,22 @@ class Fold:
         if devices and readings.num_rows:
             codes, names = factorise(readings["device"])
             readings = readings.filter(pa.array(are_known(names, devices)[codes]))
+        readings = _uncounted(readings)
         if readings.num_rows:
             yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
 
-    def _refused(
-        self, readings: pa.Table, reason: str, details: Sequence[str], **more: pa.Array
-    ) -> Iterator[pa.RecordBatch]:
+    def _refused(self, readings: pa.Table, reason: str, **more: Any) -> Iterator[pa.RecordBatch]:
+        """Reject readings; `more` are columns of row_schemas.REJECT_TYPE."""
         size = readings.num_rows
         places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
         columns = {
             "reason": [reason] * size,
-            "detail": details,
+            **more,
             "topic": [topic for topic, _ in places],
             "partition": [partition for _, partition in places],
             "offset": readings["offset"],
             "broker_ms": readings["broker_ms"],
             **({"index": readings[INDEX]} if INDEX in readings.column_names else {}),
-            **more,
         }
         rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
         yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
@@ -328,7 +354,7 @@ class Fold:
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
-            of_device = pc.if_else(pc.is_valid(rejects["ahead_ms"]), batch["bucket"], pa.scalar(None, pa.int32()))
+            of_device = pc.if_else(pc.equal(rejects["reason"], "early"), batch["bucket"], pa.scalar(None, pa.int32()))
             bucket = pc.coalesce(of_device, pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
             yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
         reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
@@ -342,7 +368,12 @@ class Fold:
             task_counters.of_partitions(readings["from_partition"].to_numpy(), readings["event_ms"].to_numpy()),
         ]
         of = _sorted(readings, self.rules.measures, self.attributes)
-        yield from self._values(of, self.views, tallies)
+        uncounted = _uncounted(readings)
+        if uncounted.num_rows == readings.num_rows:
+            yield from self._values(of, self.views, tallies)
+        else:
+            yield from self._values(of, [each for each in self.views if not each[0].is_endless], tallies)
+            yield from self._late(uncounted, "")
         yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
         tallies.append(task_counters.of_measures(readings, self.rules.measures, self._inputs(readings)))
@@ -534,6 +565,13 @@ class _Sorted:
     values: dict[str, NDArray[np.float64]]
     bucket: NDArray[np.int32]
     attributes: pa.Table | None
+
+
+def _uncounted(readings: pa.Table) -> pa.Table:
+    """Return the readings without the copies of those that views without windows have counted."""
+    if COUNTED not in readings.column_names or not pc.any(readings[COUNTED]).as_py():
+        return readings
+    return readings.filter(pc.invert(readings[COUNTED]))
 
 
 def _sorted(readings: pa.Table, measures: Sequence[str], attributes: Attributes | None) -> _Sorted:

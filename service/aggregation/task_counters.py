@@ -8,7 +8,6 @@ One long table of integers (`what`, `of`, `at`, `count`):
     ADMITTED   of 0            at = 0                                   count = readings
     UNKNOWN    of 0            at = 0                                   count = readings of devices that the reference lacks
     REJECTED   of a reason     at = 0                                   count = records; a reason is its index in REASONS
-    BEHIND     of 0            at = 0                                   count = rejected readings behind the watermark
     FILTERED   of 0            at = 0                                   count = records that `input.where` does not let in
     OTHER      of a column     at = 0                                   count = readings with `(other)`, by the column's position
     BYTES      of 0            at = 0                                   count = bytes of the records' keys and values
@@ -23,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, BEHIND, OTHER, FILTERED, BYTES, FURTHER, MEASURED = range(12)
+LATENCY, OLDEST, NEWEST, ADMITTED, UNKNOWN, REJECTED, OTHER, FILTERED, BYTES, FURTHER, MEASURED = range(11)
 _STRETCHES = 1_000
 """Stretches of one partition from which rows are sorted."""
 LATENCY_STEP_MS = 10

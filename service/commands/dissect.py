@@ -200,7 +200,7 @@ def offending(
         return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
         return 1, HEADER_BYTES
-    path = {"early": settings.event_time, "late": settings.event_time, "no_time": settings.event_time}.get(reason)
+    path = settings.event_time if reason in {"early", "late", "behind", "no_time"} else None
     if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
         path = settings.device_id
     if reason in {"not_finite", "out_of_range"}:

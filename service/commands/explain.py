@@ -17,8 +17,6 @@ from service.rejects.reject_log import Reject
 from service.settings import RECORD_KEY, Measure, Settings, field_path
 from service.units import format_duration, format_time, rough_duration
 
-_CLOCKS = re.compile(r"event time (-?\d+) ms, broker time (-?\d+) ms: (-?\d+) ms (ahead|behind), ")
-_WATERMARK = re.compile(r"event time (-?\d+) ms is behind the watermark, (-?\d+) ms")
 _AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
 _SIZE = re.compile(r"(\d+) bytes")
 TIME_FORMS = {
@@ -54,10 +52,12 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
             text = f"{path} {_missing(dissected, path)}: {expected}"
         case "not_finite" | "out_of_range":
             text = _measure(reject.detail, dissected, form.measures)
-        case "early" | "late":
-            text = _time(reject.detail, path)
+        case "early" | "late" | "behind":
+            text = _time(reject, path, settings)
         case "ahead":
             text = _ahead(reject.detail, settings.admission.max_ahead_ms)
+        case "replayed":
+            text = "it was rejected before and sent again: the copy counts in its place"
         case _:
             text = ""
     return text or reject.detail
@@ -139,23 +139,20 @@ def _measure(detail: str, dissected: Dissected, measures: Mapping[str, Measure])
     return f"{field}: {allowed or 'expected a finite number'}"
 
 
-def _time(detail: str, path: str) -> str:
-    """The stored detail with times in ISO 8601, and the difference in a unit that people read."""
-    if watermark := _WATERMARK.fullmatch(detail):
-        event_ms, watermark_ms = int(watermark[1]), int(watermark[2])
-        behind = rough_duration(watermark_ms - event_ms)
-        return f"{path} = {format_time(event_ms)}: {behind} behind the watermark {format_time(watermark_ms)}"
-    clocks = _CLOCKS.match(detail)
-    if clocks is None:
+def _time(reject: Reject, path: str, settings: Settings) -> str:
+    """Times in ISO 8601, their difference in a unit that people read, and the limit of the present settings."""
+    event_ms, broker_ms, admission = reject.event_ms, reject.broker_ms, settings.admission
+    if event_ms is None:
         return ""
-    event_ms, broker_ms, apart_ms, side = int(clocks[1]), int(clocks[2]), int(clocks[3]), clocks[4]
-    limit = detail[clocks.end() :].removeprefix("the limit is ")
-    if re.fullmatch(r"\d+ ms", limit):  # of versions that stored it in ms alone
-        limit = (
-            f"{format_duration(int(limit.split()[0]))} (admission.{'max_ahead' if side == 'ahead' else 'max_delay'})"
-        )
-    of = "ahead of" if side == "ahead" else "behind"
-    apart, limit = rough_duration(apart_ms), limit.removeprefix("limit ")
-    if limit.startswith(f"{apart} "):
+    if reject.watermark_ms is not None:
+        behind = rough_duration(reject.watermark_ms - event_ms)
+        return f"{path} = {format_time(event_ms)}: {behind} behind the watermark {format_time(reject.watermark_ms)}"
+    name, limit_ms, of = "max_delay", admission.max_delay_ms, "behind"
+    if reject.reason == "early":
+        name, limit_ms, of = "max_ahead", admission.max_ahead_ms, "ahead of"
+    apart_ms, limit = abs(event_ms - broker_ms), format_duration(limit_ms)
+    apart = rough_duration(apart_ms)
+    if apart == limit:
         apart += f" ({apart_ms} ms)"
-    return f"{path} = {format_time(event_ms)}: {apart} {of} the broker's time {format_time(broker_ms)}, limit {limit}"
+    clocks = f"{apart} {of} the broker's time {format_time(broker_ms)}"
+    return f"{path} = {format_time(event_ms)}: {clocks}, limit {limit} (admission.{name})"

@@ -28,8 +28,10 @@ from service.rejects.reject_log import Reject
 from service.settings import Redis, Settings
 from service.spark import session
 
+_CORRECT = "add it to closed values with `tidemark correct`, or change its time with --set"
+_FORCE = "send it with --force: it is rejected as late, and `tidemark correct` adds it to closed values"
+"""`correct` takes late rejects. The bytes of another one, perhaps changed, become late by being sent."""
 _REMEDIES = {
-    "late": "add it to closed values with `tidemark correct`",
     "early": "send it when its time has come",
     "ahead": "send it when its time has come",
     "unknown_schema": "add the schema first",
@@ -91,16 +93,21 @@ class Readmission:
         for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
             if text is not None:
                 fields = readings.parsed(text)
-                refusals[number] = self._refusal(rows[number], str(fields["reason"]), str(fields["detail"] or ""))
+                reason, detail = str(fields["reason"]), str(fields["detail"] or "")
+                row = replace(rows[number], detail=detail)
+                refusals[number] = self._refusal(rejects[number], row, reason, fields["event_ms"])
             elif is_behind:
-                detail = readings.behind(event_ms, watermark_ms)
-                refusals[number] = self._refusal(rows[number], "late", detail)
+                refusals[number] = self._refusal(rejects[number], rows[number], "behind", event_ms, watermark_ms)
         return refusals
 
-    def _refusal(self, row: Reject, reason: str, detail: str) -> tuple[str, str]:
-        decided = replace(row, reason=reason, detail=detail)
+    def _refusal(
+        self, reject: Reject, row: Reject, reason: str, event_ms: int | None, watermark_ms: int | None = None
+    ) -> tuple[str, str]:
+        decided = replace(row, reason=reason, event_ms=event_ms, watermark_ms=watermark_ms)
         seen = self._dissector(row.place.topic, row.value)
         remedy = _REMEDIES.get(reason, "change it with --set or --value")
+        if reason in readings.LATE:
+            remedy = _CORRECT if reject.reason in readings.LATE else _FORCE
         return reason, f"{explain(decided, seen, self._settings)}. To mend it, {remedy}"
 
 

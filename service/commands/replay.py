@@ -1,13 +1,17 @@
 """Replay: rejects go through admission again, as new records of their input topic, each once.
 
 A record that admission would reject again is not sent, and not marked; `force` sends it anyway. service/commands/readmission.py
-decides. The steps of a run:
+decides. The copy counts in the place of the original (service/rejects/two_places.py). So an original that the service has not
+published yet is not sent: a query reads the marks when it begins, and may admit the original before it knows the mark.
+
+The steps of a run:
 
     1  take the fence, which ends every run that began earlier                           service/rejects/fence.py
     2  look in the input topic for the records of a run that did not finish, and mark their rejects
     3  mark these rejects as `replaying`, with the end of the topic                      service/rejects/marks.py
     4  check the fence
-    5  send the records, each with its reject's coordinates and its mark's token in the header `tidemark-origin`
+    5  send the records, each with its reject's coordinates and its mark's token in the header `tidemark-origin`; one that views
+       without windows have counted gets the header `tidemark-counted`, too
     6  mark these rejects as `replayed`, for ever
 
 Steps 3 to 6 run for a few hundred rejects at a time. A run that is killed between 3 and 6 may have written some of the records.
@@ -29,12 +33,15 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock, failpoint
+from service.admission.readings import COUNTED_HEADER
 from service.commands import dissect
 from service.commands.readmission import Readmission
+from service.daemon import rebuilder
 from service.errors import SettingsError, SourceError
 from service.kafka import clients, scan
 from service.kafka.clients import TIMEOUT_S
-from service.rejects import marks, reject_log
+from service.micro_batch import Offsets
+from service.rejects import marks, reject_log, two_places
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import ORIGIN, Coordinates, Reject
@@ -84,9 +91,9 @@ def replay(
         if fence is not None:
             known = _finish(settings.kafka, known, say)
         readmission = None if force else cleanup.enter_context(Readmission(settings))
-        begun_s = clock.monotonic_s()
+        begun_s, published = clock.monotonic_s(), rebuilder.published(settings)
         for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
-            ready = _ready(settings, part, mend, dissector, known, counts, say)
+            ready = _ready(settings, part, mend, dissector, known, published, counts, say)
             if readmission is not None:
                 ready = _admissible(ready, readmission, counts, say)
             counts["sent"] += len(ready)
@@ -116,15 +123,25 @@ def _ready(
     mend: Mend,
     dissector: dissect.Dissector,
     known: Mapping[Coordinates, Mark],
+    published: Offsets,
     counts: Counter[str],
     say: Say,
 ) -> list[Reject]:
-    """Return the rejects that were not applied before, with the bytes to send."""
+    """Return the rejects that were not applied before, with the bytes to send.
+
+    `published` are the offsets of progress, {} for none.
+    """
     ready = []
     for reject in chosen:
         mark = known.get(reject.place)
         if mark is not None and mark.state != "open":
             counts[f"{mark.state} already"] += 1
+            continue
+        place = reject.place
+        if published and place.offset >= published.get(place.topic, {}).get(place.partition, 0):
+            why = "not read by the service yet, or not published: try later"
+            counts[why] += 1
+            say(f"{place}: {why}")
             continue
         mended, why, more = _mended(settings, reject, mend, dissector)
         if mended is not None:
@@ -205,7 +222,11 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
     """Do steps 3 to 6. Raises SourceError when a record was not delivered; the delivered ones are marked."""
     ends = _ends(kafka, {(reject.place.topic, reject.place.partition) for reject in rejects})
     taken = [
-        Mark(r.place, "replaying", {"from": ends[r.place.topic, r.place.partition], "token": secrets.token_hex(8)})
+        Mark(
+            r.place,
+            "replaying",
+            {"from": ends[r.place.topic, r.place.partition], "token": secrets.token_hex(8), **_counted(r)},
+        )
         for r in rejects
     ]
     marks.write(kafka, taken)
@@ -214,11 +235,11 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
     failures: list[KafkaError] = []
     producer = clients.producer(kafka, "tidemark-replay", {"delivery.timeout.ms": _SEND_MS})
     for reject, mark in zip(rejects, taken, strict=True):
-        place = reject.place
+        place, counted = reject.place, _counted(reject)
 
-        def delivered(error: KafkaError | None, message: Message, place: Coordinates = place) -> None:
+        def delivered(error: KafkaError | None, message: Message, taken: Mark = mark) -> None:
             if error is None:
-                done.append(Mark(place, "replayed", {"as": [message.partition(), message.offset()]}))
+                done.append(_replayed(taken, message))
             else:
                 failures.append(error)
 
@@ -228,7 +249,7 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
                 reject.value,
                 reject.key,
                 partition=place.partition,
-                headers=[*reject.headers, (ORIGIN, _origin(mark))],
+                headers=[*reject.headers, (ORIGIN, _origin(mark)), *((COUNTED_HEADER, b"1") for _ in counted)],
                 on_delivery=delivered,
             )
         except KafkaException as error:
@@ -259,6 +280,15 @@ def _origin(mark: Mark) -> bytes:
     return f"{place.topic}/{place.partition}/{place.number}/{token}".rstrip("/").encode()
 
 
+def _counted(reject: Reject) -> dict[str, bool]:
+    return {"counted": True} if two_places.is_counted(reject) else {}
+
+
+def _replayed(taken: Mark, message: Message) -> Mark:
+    counted = {name: taken.details[name] for name in ("counted",) if name in taken.details}
+    return Mark(taken.place, "replayed", {"as": [message.partition(), message.offset()], **counted})
+
+
 def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coordinates, Mark]:
     """Do step 2, and return the marks as they are after it."""
     taken = {place: mark for place, mark in known.items() if mark.state == "replaying"}
@@ -276,7 +306,7 @@ def _finish(kafka: Kafka, known: dict[Coordinates, Mark], say: Say) -> dict[Coor
         for name, text in scan.headers(message):
             if name == ORIGIN and text is not None and text in places:
                 place = places[text]
-                sent[place] = Mark(place, "replayed", {"as": [message.partition(), message.offset()]})
+                sent[place] = _replayed(taken[place], message)
     settled = {place: sent.get(place, Mark(place, "open", {})) for place in taken}
     marks.write(kafka, settled.values())
     say(f"{len(sent)} of them are there, the others are open again")

@@ -206,7 +206,18 @@ def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]
         fields = readings.parsed(text)
         index = fields["index"]
         place = Coordinates(topic, partition, offset, NO_INDEX if index is None else index)
-        reject = Reject(place, fields["reason"], fields["detail"] or "", broker_ms, 0, 0, key, value, ())
+        reject = Reject(
+            place,
+            fields["reason"],
+            fields["detail"] or "",
+            broker_ms,
+            0,
+            0,
+            key,
+            value,
+            (),
+            event_ms=fields["event_ms"],
+        )
         found.append((reject, explain(reject, dissector(topic, value), settings)))
     return found
 

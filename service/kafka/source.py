@@ -26,17 +26,20 @@ ONE_AT_A_TIME = {"kafka.max.poll.records": "1"}
 """For a reader that must not read ahead: the client decompresses all records of a poll, also those after the end of the range."""
 
 
-def stream(spark: SparkSession, kafka: Kafka, *, limit: int | None = None, careful: bool = False) -> DataFrame:
+def stream(
+    spark: SparkSession, kafka: Kafka, *, limit: int | None = None, careful: bool = False, headers: bool = False
+) -> DataFrame:
     """Return the topics as a stream of Kafka records: key, value, topic, partition, offset, timestamp.
 
     A batch ends at the last stable offset of each partition. The offsets of aborted records and of transactions' markers have no
     rows. `limit` is the most records of a batch, `kafka.max_per_batch` by default. With `careful` the source never reads ahead,
-    which is slower.
+    which is slower. With `headers` there is one more column.
     """
     return (
         with_options(spark.readStream.format("kafka"), kafka)
         .option("subscribe", ",".join(kafka.topics))
         .option("maxOffsetsPerTrigger", limit or kafka.max_per_batch)
+        .option("includeHeaders", str(headers).lower())
         .options(**starting.options(kafka), **(ONE_AT_A_TIME if careful else {}))
         .load()
     )

@@ -247,7 +247,6 @@ class Sink:
             latency_ms=latency_ms,
             admitted=tally.sum(task_counters.ADMITTED),
             unknown=tally.sum(task_counters.UNKNOWN),
-            behind=tally.sum(task_counters.BEHIND),
             filtered=tally.sum(task_counters.FILTERED),
             read_bytes=tally.sum(task_counters.BYTES),
             further=tally.sum(task_counters.FURTHER),

@@ -41,6 +41,8 @@ from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.pipeline.term import Term
 from service.reference.attributes import Attributes, set_for_tasks
 from service.reference.snapshots import Snapshot
+from service.rejects import two_places
+from service.rejects.two_places import Originals
 from service.row_schemas import FOLDED
 from service.settings import Settings, View
 from service.spark import memory, session
@@ -92,10 +94,16 @@ def build(
     `attributes` is the reference, None without a reference. `tasks` is the number of tasks that read and fold. Records of
     `schemas` are decoded, by default of all schemas that their source has.
     """
+    if settings.endless and "headers" in records.columns:
+        is_counted = F.exists("headers", lambda header: header["key"] == readings.COUNTED_HEADER)
+        records = records.withColumn(readings.COUNTED, F.coalesce(is_counted, F.lit(False)))
     if settings.has_arrays:
         records = records.coalesce(tasks)  # the step that cuts arrays is in Python, too
     admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
-    step = replace(folding(settings, attributes), batch_state=event_time.of_task, known_values=column_values.of_task)
+    step = folding(settings, attributes)
+    step = replace(
+        step, batch_state=event_time.of_task, known_values=column_values.of_task, replaced=two_places.of_task
+    )
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     if settings.admission.distinct:
         # All readings of a bucket must be in one task, which decides about duplicates. Other rows go anywhere.
@@ -178,6 +186,7 @@ class Publication:
     values: ColumnValues
     beginnings: Beginnings
     batch_limit: BatchLimit
+    originals: Originals
     care: Care = field(default_factory=Care)
     failure: BaseException | None = None
     pipeline: str = field(default_factory=threads.pipeline)
@@ -215,6 +224,7 @@ class Publication:
         topics = settings.kafka.topics
         self._set_state(before, unread, devices, micro_batch.planned_ms)
         set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
+        self.originals.set_for_tasks(term.spark.sparkContext, micro_batch, anew=term.shadow is not None)
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
@@ -407,7 +417,9 @@ def start(
     attributes = current_snapshot.attributes if current_snapshot else None
     care = care or Care()
     batch_limit = term.limit or BatchLimit.of(settings)
-    records = source.stream(spark, settings.kafka, limit=batch_limit.records, careful=care.is_needed)
+    # Views without windows ask by a header whether they have counted a reading before.
+    headers = bool(settings.endless)
+    records = source.stream(spark, settings.kafka, limit=batch_limit.records, careful=care.is_needed, headers=headers)
     output = build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
     times = event_time.Log.of(spark, checkpoint)
@@ -416,7 +428,10 @@ def start(
     begun = Beginnings(times.files)
     if not settings.admission.distinct:
         seen_keys.forget(checkpoint)
-    publication = Publication(term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, care)
+    originals = Originals(settings.kafka)
+    publication = Publication(
+        term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, originals, care
+    )
     writer = (
         output.writeStream.queryName(settings.service.name)
         .outputMode("update")

@@ -30,9 +30,9 @@ class Outcome:
     session: in steady flow never). `opened` sessions and `new_devices` had no key before; `closed` sessions change no more.
     Redis: `bytes` sent, and failed attempts (`retries`).
     Records: `rejects` copied, `admitted` readings, `unknown` of them of devices that the reference lacks, `rejected` by reason
-    in the order of REASONS, `behind` of those behind the watermark, `filtered` by `input.where`, `read_bytes` of keys and
-    values, `further` readings of records with arrays: all but the first of each. `latency` counts readings by the time in ms
-    from the broker to the acknowledged write, per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
+    in the order of REASONS, `filtered` by `input.where`, `read_bytes` of keys and values, `further` readings of records with
+    arrays: all but the first of each. `latency` counts readings by the time in ms from the broker to the acknowledged write,
+    per bucket of LATENCY_BOUNDS_MS; `latency_ms` is their sum.
     Time and state: `times` has (partition's number, oldest, newest event time in ms) of each partition with readings,
     `event_times` the (watermark, newest event time) after the batch, one pair unless buckets disagree, and `sizes` the sizes of
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
@@ -57,7 +57,6 @@ class Outcome:
     latency_ms: int = 0
     admitted: int = 0
     unknown: int = 0
-    behind: int = 0
     filtered: int = 0
     read_bytes: int = 0
     further: int = 0
@@ -71,6 +70,11 @@ class Outcome:
     others: tuple[tuple[int, int], ...] = ()
     measured: tuple[tuple[int, int, int, int], ...] = ()
     finals: tuple["Payload", ...] = ()
+
+    @property
+    def behind(self) -> int:
+        """The number of readings that were rejected for being behind the watermark."""
+        return self.rejected[REASONS.index("behind")]
 
     @property
     def records(self) -> int:

@@ -29,11 +29,12 @@ class Early:
 
     def take(self, reject: Mapping[str, Any], planned_ms: int = 0) -> None:
         """Count a row of row_schemas.REJECT_TYPE if it is a reading from the future, in a batch that was planned at that time."""
-        name, at_ms, ahead_ms = reject.get("device"), reject["broker_ms"], reject.get("ahead_ms")
+        name, at_ms, reason = reject.get("device"), reject["broker_ms"], reject["reason"]
+        if name is None or reason not in {"early", "ahead"}:
+            return
+        ahead_ms = reject["event_ms"] - at_ms if reason == "early" else at_ms - planned_ms
         if planned_ms:
             at_ms = min(at_ms, planned_ms)  # a mark by a time in the future would stay until then
-        if name is None or ahead_ms is None:
-            return
         device = self._devices.setdefault(name, _Device(0, at_ms, at_ms, ahead_ms))
         device.count += 1
         device.first_ms = min(device.first_ms, at_ms)

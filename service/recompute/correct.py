@@ -120,7 +120,7 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     Raises TidemarkError.
     """
     servers = closed_sink.servers(settings, shard_marks)
-    micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings)
+    micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings, marks.read(settings.kafka))
     from_ms = rebuild.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
@@ -158,7 +158,7 @@ class Correction:
         """Steps 3 to 7."""
         report, watermark_ms = self._report, self._sink.micro_batch.watermark_ms
         chosen = set(todo)
-        admitted, report.refused = late.admitted(self._recomputation, self._log.rejects.values())
+        admitted, report.refused = late.admitted(self._recomputation, self._log.rejects.values(), self._log.marks)
         admitted = admitted.sort_by("event_ms")
         readings = late.of(admitted, chosen)
         earlier = late.of(admitted, {reject.place for reject in self._log.in_values()} - chosen)
@@ -253,10 +253,12 @@ class Correction:
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:
             return
-        times = table["event_ms"].to_pylist()
+        rows = zip(
+            late.places(table), table["event_ms"].to_pylist(), late.keys(self._recomputation, table), strict=True
+        )
         marks.write(
             self._settings.kafka,
-            [Mark(place, state, {"event_ms": ms}) for place, ms in zip(late.places(table), times, strict=True)],
+            [Mark(place, state, {"event_ms": ms, **({"keys": keys} if keys else {})}) for place, ms, keys in rows],
         )
 
 

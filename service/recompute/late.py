@@ -6,13 +6,15 @@ Their bytes come from the rejects topic. The marks state which of them are in va
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.admission import expansion, readings
 from service.admission.arrays import NO_INDEX
+from service.admission.column_values import DECIDED
 from service.recompute.rebuild import Recomputation
-from service.rejects import marks, reject_log
+from service.rejects import marks, reject_log, two_places
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Settings
@@ -21,7 +23,7 @@ PLACE = ("topic", "partition", "offset")
 IN_VALUES = ("correcting", "corrected")
 """States of late readings that are in values in Redis, or are being written there."""
 
-_NEVER_IN_VALUES = frozenset({"ahead", "too_many_devices", "duplicate"})
+_NEVER_IN_VALUES = frozenset({"ahead", "too_many_devices", "duplicate", "replayed"})
 _ANY_DELAY_MS = 1 << 50
 _RECORD = pa.schema(
     [
@@ -51,8 +53,8 @@ class Log:
     rejects  the late rejects that are in the span or in values
     span     the places of late rejects whose broker time is in the span
     gone_ms  newest event time of late readings that are in values, but no longer in the rejects topic; -1 for none
-    refused  `rejects`, and readings that admission alone would admit: behind the watermark, ahead, of too many devices, or
-             duplicates
+    refused  `rejects`, and readings that admission alone might admit: behind the watermark, ahead, of too many devices,
+             duplicates, or replaced by their copies
     """
 
     rejects: Mapping[Coordinates, Reject]
@@ -88,34 +90,40 @@ def read(settings: Settings, since_ms: int | None = None, until_ms: int | None =
     return _read(settings, marks.read(settings.kafka), since_ms, until_ms)
 
 
-def in_values(settings: Settings) -> Log | None:
-    """Read the late rejects that are in values; None when there are none. Raises SourceError."""
-    known = marks.read(settings.kafka)
+def in_values(settings: Settings, known: Mapping[Coordinates, Mark]) -> Log | None:
+    """Read the late rejects that are in values by the marks; None when there are none. Raises SourceError."""
     return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
-def refused(settings: Settings, *, has_refused: bool) -> Mapping[Coordinates, Refusal]:
-    """Return the duplicates, the readings that were ahead, and those of too many devices: no value has them. Raises SourceError.
+def refused(
+    settings: Settings, known: Mapping[Coordinates, Mark], *, has_refused: bool
+) -> Mapping[Coordinates, Refusal]:
+    """Return the readings that no value has: duplicates, ahead, of too many devices, or replaced by their copies.
 
-    `has_refused` says whether the limit on devices was ever reached, or readings were ever ahead: without need the rejects
-    topic, which may be long, is not read.
+    `known` are the marks. `has_refused` says whether the limit on devices was ever reached, or readings were ever ahead: without
+    need the rejects topic, which may be long, is not read. Raises SourceError.
     """
-    if not settings.admission.distinct and not has_refused:
-        return {}
-    found = (reject for reject in reject_log.read(settings.kafka) if reject.reason in _NEVER_IN_VALUES)
-    return {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in found}
+    refused = _replaced(known)
+    if settings.admission.distinct or has_refused:
+        found = (each for each in reject_log.read(settings.kafka) if each.reason in _NEVER_IN_VALUES)
+        refused |= {each.place: Refusal(each.reason, each.broker_ms) for each in found}
+    return refused
+
+
+def _replaced(known: Mapping[Coordinates, Mark]) -> dict[Coordinates, Refusal]:
+    return dict.fromkeys(two_places.originals(known), Refusal("replayed", -1))
 
 
 def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None) -> Log:
     applied = {place for place, mark in known.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
     span: set[Coordinates] = set()
-    refused: dict[Coordinates, Refusal] = {}
+    refused = _replaced(known)
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
     for reject in reject_log.read(settings.kafka):
-        if reject.reason in _NEVER_IN_VALUES or (reject.reason == "late" and readings.BEHIND in reject.detail):
+        if reject.reason in _NEVER_IN_VALUES or reject.place in refused:
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
-        if reject.reason != "late":
+        if reject.reason not in readings.LATE:
             continue
         within = (since_ms is None or reject.broker_ms >= since_ms) and (
             until_ms is None or reject.broker_ms < until_ms
@@ -124,15 +132,17 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
             span.add(reject.place)
         if within or reject.place in applied:
             late[reject.place] = reject
-            # Its row is added to those of the topic, where a larger max_delay would admit it a second time.
+        if within or reject.place in applied or reject.reason == "behind":
+            # The row of a corrected one is added to those of the topic, where a larger max_delay would admit it a second time.
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
     gone = [int(known[place].details.get("event_ms", -1)) for place in applied - late.keys()]
     return Log(late, span, known, max(gone, default=-1), refused)
 
 
-def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, int]:
+def admitted(run: Recomputation, rejects: Iterable[Reject], known: Mapping[Coordinates, Mark]) -> tuple[pa.Table, int]:
     """Admit late rejects as if they had come in time: rows of `readings.admit` with their places, and the number of others.
 
+    The values of grouped columns are decided (column_values.DECIDED), those of readings that are in values as their marks say.
     The others are rejected for another reason as well, or filtered now, or their bytes are gone.
     """
     settings, total, complete = run.settings, 0, []
@@ -146,7 +156,33 @@ def admitted(run: Recomputation, rejects: Iterable[Reject]) -> tuple[pa.Table, i
     frame = run.spark.createDataFrame(records(complete, has_index=settings.has_arrays))
     decided = readings.admit(frame, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
     table = decided.filter(pc.is_valid(decided["device"]))
-    return table, total - table.num_rows
+    return _with_keys(run, table, known), total - table.num_rows
+
+
+def _with_keys(run: Recomputation, table: pa.Table, known: Mapping[Coordinates, Mark]) -> pa.Table:
+    """Decide the values of the grouped columns, once for all runs: the list of a column may be full in the next one."""
+    columns = run.settings.grouped_columns
+    if not columns:
+        return table
+    noted = [mark.details.get("keys", {}) if (mark := known.get(place)) else {} for place in places(table)]
+    for name, decided in run.values.decided({name: table[name] for name in columns}).items():
+        texts = [keys.get(name, text) for keys, text in zip(noted, decided.to_pylist(), strict=True)]
+        marked = pa.array([None if text is None else DECIDED + text for text in texts], pa.string())
+        table = table.set_column(table.column_names.index(name), name, marked)
+    return table
+
+
+def keys(run: Recomputation, table: pa.Table) -> list[dict[str, str]]:
+    """Return how unlisted values of rows of `admitted` are decided, by column, for their marks."""
+    noted: list[dict[str, str]] = [{} for _ in range(table.num_rows)]
+    for name in run.settings.grouped_columns:
+        texts = pc.utf8_slice_codeunits(table[name], len(DECIDED))
+        is_noted = pc.and_not(pc.is_valid(texts), run.values.are_listed(name, texts))
+        for row, text in zip(
+            np.flatnonzero(is_noted.to_numpy()).tolist(), texts.filter(is_noted).to_pylist(), strict=True
+        ):
+            noted[row][name] = text
+    return noted
 
 
 def records(rejects: Iterable[Reject], *, has_index: bool = False) -> pa.Table:

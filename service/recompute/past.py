@@ -15,6 +15,7 @@ from service.recompute.late import Log, Refusal
 from service.recompute.rebuild import Recomputation, Source, Span
 from service.reference import history
 from service.reference.folder import snapshot_folder
+from service.rejects import marks
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
@@ -62,17 +63,10 @@ def recomputation(term: Term, settings: Settings) -> Recomputation:
     return Recomputation(term.spark, settings, attributes, term.schemas, values)
 
 
-def decisions(run: Recomputation, log: Log | None) -> Decisions:
-    """Return the decisions that a log of late rejects has.
-
-    Without one, what the stream refused for being late is not left out. Raises SourceError, CheckpointError.
-    """
-    if log is None:
-        files = Files(run.spark, run.settings.service.checkpoint)
-        has_refused = device_limit.was_reached(files) or event_time.has_ahead(files)
-        return Decisions(late.refused(run.settings, has_refused=has_refused))
+def decisions(run: Recomputation, log: Log) -> Decisions:
+    """Return the decisions that a log of late rejects has. Raises SourceError."""
     in_values = {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in log.in_values()}
-    rows = late.plain(late.admitted(run, log.in_values())[0]) if in_values else None
+    rows = late.plain(late.admitted(run, log.in_values(), log.marks)[0]) if in_values else None
     return Decisions(log.refused, rows, log.gone_ms + 1, in_values)
 
 
@@ -81,7 +75,13 @@ def present_decisions(run: Recomputation) -> Decisions:
 
     Raises SourceError and CheckpointError.
     """
-    return decisions(run, late.in_values(run.settings))
+    known = marks.read(run.settings.kafka)
+    log = late.in_values(run.settings, known)
+    if log is not None:
+        return decisions(run, log)
+    files = Files(run.spark, run.settings.service.checkpoint)
+    has_refused = device_limit.was_reached(files) or event_time.has_ahead(files)
+    return Decisions(late.refused(run.settings, known, has_refused=has_refused))
 
 
 def admitted(run: Recomputation, source: Source, decided: Decisions) -> tuple[DataFrame, int]:

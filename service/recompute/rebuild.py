@@ -10,7 +10,7 @@ watermark are admitted, unless the caller names them. Records that Kafka has del
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -225,19 +225,32 @@ def _is_in(chosen: Source, place: Coordinates) -> bool:
 
 def without(records: DataFrame, settings: Settings, refused: Collection[Coordinates]) -> DataFrame:
     """Return records without those at some places; of an array of readings without those readings."""
-    if not refused:
-        return records
     names = ["topic", "partition", "offset"]
     types = [pa.string(), pa.int32(), pa.int64()]
+    if settings.has_arrays:
+        # What was refused as a record may be an array for today's settings.
+        complete = [place for place in refused if place.index == NO_INDEX]
+        refused = [place for place in refused if place.index != NO_INDEX]
+        records = _without(records, complete, names, types)
+    if not refused:
+        return records
     if settings.has_arrays:
         # A reading of an array is refused alone, so the records become readings first. Nulls would not be equal in the join.
         names, types = [*names, _INDEX], [*types, pa.int32()]
         records = expansion.expand(records, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
+    left = _without(records, refused, names, types)
+    return left.drop(_INDEX) if settings.has_arrays else left
+
+
+def _without(
+    records: DataFrame, refused: Collection[Coordinates], names: Sequence[str], types: Sequence[pa.DataType]
+) -> DataFrame:
+    if not refused:
+        return records
     columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]  # without arrays, no index
-    unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=names)))
-    left = records.join(unwanted, names, "left_anti")
-    return left.drop(_INDEX) if settings.has_arrays else left
+    unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=list(names))))
+    return records.join(unwanted, list(names), "left_anti")
 
 
 @dataclass(frozen=True, slots=True)

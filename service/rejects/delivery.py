@@ -23,10 +23,14 @@ from service.settings import Kafka
 HEADER = "tidemark."
 UNREADABLE = "unreadable"
 """The reason of records that no process can read and that an operator has skipped (`tidemark skip`). The pass never uses it."""
+_TIMES = [HEADER + name for name in ("event_ms", "watermark_ms")]
+"""Headers of early and late rejects, in this order, before the others: older versions take them for the record's own."""
+_TIMES_OF = {"early": 1, "late": 1, "behind": 2}
+"""How many of them the rejects of a reason have."""
 _NAMES = [HEADER + name for name in ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")]
 _INDEX, _OMITTED = HEADER + "index", HEADER + "omitted_bytes"
 """Headers that not every reject has, in this order, after the others."""
-_NUMBERS = {"partition", "offset", "broker_ms", "epoch", "batch", "index", "omitted_bytes"}
+_NUMBERS = {"event_ms", "watermark_ms", "partition", "offset", "broker_ms", "epoch", "batch", "index", "omitted_bytes"}
 HEADERS_OF_A_READING = 1 << 10
 """The most bytes of a record's own headers that each reject of one of its readings has: an array may have 100,000."""
 _LARGEST = 64 << 20
@@ -51,7 +55,14 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
     )
     index = reject.get("index")
     more = [] if index is None else [(_INDEX, b"%d" % index)]
-    return [*zip(_NAMES, values, strict=True), *more]
+    if reject.get("event_ms") is None:
+        return [*zip(_NAMES, values, strict=True), *more]
+    times = zip(_TIMES, (reject["event_ms"], reject.get("watermark_ms")), strict=True)
+    return [
+        *[(name, b"%d" % ms) for name, ms in times if ms is not None],
+        *zip(_NAMES, values, strict=True),
+        *more,
+    ]
 
 
 def of_reading(record: Record, index: int) -> Record | None:
@@ -113,6 +124,11 @@ def split(message_headers: Iterable[tuple[str, bytes | None]] | None) -> tuple[H
         return everything, {}
     try:
         texts = {name.removeprefix(HEADER): (value or b"").decode() for name, value in added}
+        # Rejects of earlier versions have the times in their detail, and perhaps headers of these names of the record's own.
+        names = [] if texts["detail"] else _TIMES[: _TIMES_OF.get(texts["reason"], 0)]
+        if names and [name for name, _ in own[-len(names) :]] == names:
+            own, times = own[: -len(names)], own[-len(names) :]
+            texts |= {name.removeprefix(HEADER): (value or b"").decode() for name, value in times}
         return own, {name: int(text) if name in _NUMBERS else text for name, text in texts.items()}
     except ValueError:
         return everything, {}

@@ -13,6 +13,9 @@ from service.settings import Kafka
 ORIGIN = "tidemark-origin"
 """Header of a replayed record: the coordinates of its reject, and the run's token for it."""
 
+_TIMES = re.compile(r"event time (-?\d+) ms(?: is behind the watermark, (-?\d+) ms)?")
+"""Begins the detail of early and late rejects of version 0.2.0 and before, which have no headers for the numbers."""
+
 Headers = tuple[tuple[str, bytes | None], ...]
 _PLACE = re.compile(
     r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))(#(?P<index>\d+))?\Z"
@@ -53,7 +56,8 @@ class Reject:
 
     `broker_ms` is the record's broker time, `epoch` and `batch` are of the batch that rejected it. `key`, `value` and `headers`
     are the record's own, but the `value` of a reading of an array is that element. `omitted_bytes` is the size of the bytes that
-    did not fit the rejects topic, None if it has all of them; see `complete`.
+    did not fit the rejects topic, None if it has all of them; see `complete`. An early or late reading has an `event_ms`, one
+    behind the watermark a `watermark_ms`.
     """
 
     place: Coordinates
@@ -66,6 +70,8 @@ class Reject:
     value: bytes | None
     headers: Headers
     omitted_bytes: int | None = None
+    event_ms: int | None = None
+    watermark_ms: int | None = None
 
 
 def read(
@@ -117,10 +123,15 @@ def _reject(
 ) -> Reject:
     number = {name: int(values[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
     omitted = values.get("omitted_bytes")
+    reason, detail = str(values["reason"]), str(values["detail"])
+    times = [None if (ms := values.get(name)) is None else int(ms) for name in ("event_ms", "watermark_ms")]
+    if reason in {"early", "late"} and (text := _TIMES.match(detail)):
+        times = [None if ms is None else int(ms) for ms in text.groups()]
+        reason = reason if times[1] is None else "behind"
     return Reject(
         Coordinates(str(values["topic"]), number["partition"], number["offset"], int(values.get("index", NO_INDEX))),
-        str(values["reason"]),
-        str(values["detail"]),
+        reason,
+        detail,
         number["broker_ms"],
         number["epoch"],
         number["batch"],
@@ -128,4 +139,5 @@ def _reject(
         value.encode() if isinstance(value, str) else value,
         tuple(own),
         None if omitted is None else int(omitted),
+        *times,
     )

@@ -15,7 +15,7 @@ from service.pipeline.term import Term
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
 from tests.integration.world import World
-from tests.stream.records import Record, reading
+from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -50,16 +50,17 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(
     assert count == Counter(device=3, all=6), "the sliding view has two windows each"
     rejects = sorted(reject_log.read(world.settings.kafka), key=lambda reject: reject.place.offset)
     assert [(each.place, each.reason) for each in rejects] == [
-        (Coordinates(world.topic, 0, offset), "late") for offset in (2, 3)
+        (Coordinates(world.topic, 0, offset), "behind") for offset in (2, 3)
     ]
-    assert "is behind the watermark" in rejects[0].detail
+    assert (rejects[0].event_ms, rejects[0].detail) == (BASE_MS + 1_000, "")
+    assert rejects[0].watermark_ms == BASE_MS + 1_000_000 - world.settings.admission.watermark_delay_ms
     metrics = Metrics()
     metrics.limits(world.settings)
     for report in reports:
         metrics.batch_ends(report)
     sample = metrics.registry.get_sample_value
     assert sample("tidemark_readings_behind_total") == 2
-    assert sample("tidemark_rejects_total", {"reason": "late"}) == 2
+    assert sample("tidemark_rejects_total", {"reason": "behind"}) == 2
     assert sample("tidemark_event_timestamp_seconds", {"topic": world.topic, "partition": "0"}) == records[-1].at / 1000
     world.redis.close()
 

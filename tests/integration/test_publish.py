@@ -482,7 +482,7 @@ def early(target: Target, batch: int, name: str, count: int, at_ms: int = T0, ah
     """Early readings of a device in a batch, one a millisecond up to `at_ms`."""
     early_readings = Early()
     for number in range(count):
-        early_readings.take({"device": name, "ahead_ms": ahead_ms, "broker_ms": at_ms - number})
+        early_readings.take({"device": name, "event_ms": at_ms - number + ahead_ms, "broker_ms": at_ms - number})
     for arguments in early_readings.calls(0, target.settings):
         target.sink(batch).run("early", **arguments)
 

@@ -49,6 +49,7 @@ def test_what_is_sure_to_be_rejected_again_is_neither_sent_nor_marked(made: Call
         world.reject(json_reading(temperature=900), "out_of_range"): "allowed -40.0 to 80.0 (admission.ranges.temp",
         world.reject(json_reading(event_time="2099-01-01T00:00:00Z"), "early"): "limit 10 s (admission.max_ahead)",
         world.reject(json_reading(event_time=format_time(NOW_MS - 2 * HOUR_MS)), "late"): "`tidemark correct`",
+        world.reject(json_reading(event_time=format_time(NOW_MS - 2 * HOUR_MS)), "no_device"): "send it with --force",
         world.reject(json_reading(note="x" * 200), "oversized", partition=1): "limit 200 bytes (admission.max_bytes)",
     }
     good = world.reject(json_reading(), "too_many_devices", partition=1)
@@ -72,7 +73,7 @@ def test_a_reading_behind_the_watermark_is_not_sent_again(made: Callable[..., Wo
     place = world.reject(reading("d1"), "too_many_devices")
     world.redis.hset(f"{world.prefix}:progress", "watermark", NOW_MS + 1)
     output = world.tidemark("replay", place)
-    assert f"would be rejected again as late: event_time = {format_time(NOW_MS)}: 1 ms behind the watermark" in output
+    assert f"would be rejected again as behind: event_time = {format_time(NOW_MS)}: 1 ms behind the watermark" in output
     world.redis.hset(f"{world.prefix}:progress", "watermark", NOW_MS)
     assert "1 sent, 0 not" in world.tidemark("replay", place)
 

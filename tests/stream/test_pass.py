@@ -154,10 +154,10 @@ def test_a_reading_behind_the_watermark_is_late_and_changes_nothing(spark, tmp_p
             Check(state),
             Add(reading("a", 2, 30.0), reading("a", 179.998, 30.0)),
             Check(first),
-            Expect(windows=both, rejects=["late", "late"]),
+            Expect(windows=both, rejects=["behind", "behind"]),
             Restart(),
             Add(reading("a", 3, 40.0)),
-            Expect(windows=both, rejects=["late"] * 3),
+            Expect(windows=both, rejects=["behind"] * 3),
             Check(state),
         ],
     )

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from service import clock
+from service.admission.readings import REASONS
 from service.micro_batch import MicroBatch
 from service.monitoring.alert_rules import RULES as TABLE
 from service.monitoring.conditions import Conditions
@@ -207,7 +208,11 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "Redis has lost data": (once(lambda it: it.metrics.data_lost.inc()), 3, {"RedisLostData"}),
     "values are lost": (once(lost_values), 3, {"ValuesLost"}),
     "values were lost long ago": (once(lost_values), 63, set()),
-    "readings are behind the watermark": (once(lambda it: it.works(outcome={"behind": 1})), 3, {"ReadingsBehind"}),
+    "readings are behind the watermark": (
+        once(lambda it: it.works(outcome={"rejected": tuple(int(name == "behind") for name in REASONS)})),
+        3,
+        {"ReadingsBehind"},
+    ),
     "the watermark is held": (lambda it: it.works(held_ms=1_000_000), 8, {"WatermarkHeld"}),
     "partitions are apart": (
         lambda it: it.works(times={("r", 0): (0, 1_000), ("r", 1): (40_000, 41_000)}),

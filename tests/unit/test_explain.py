@@ -34,10 +34,15 @@ def settings(**form: Any) -> Settings:
 
 
 def explained(
-    value: bytes | None, reason: str, detail: str = "", key: bytes | None = b"the-key", loaded: Settings | None = None
+    value: bytes | None,
+    reason: str,
+    detail: str = "",
+    key: bytes | None = b"the-key",
+    loaded: Settings | None = None,
+    **times: int,
 ) -> str:
     loaded = loaded or settings()
-    reject = Reject(Coordinates("readings", 0, 1), reason, detail, NOW_MS, 1, 1, key, value, ())
+    reject = Reject(Coordinates("readings", 0, 1), reason, detail, NOW_MS, 1, 1, key, value, (), **times)
     seen = dissect.dissect(value, loaded.input, dissect.writers(loaded.input))
     return explain(reject, seen, loaded)
 
@@ -116,19 +121,17 @@ def test_a_reject_names_the_field_its_value_and_the_limit(value: bytes, reason: 
     assert explained(value, reason, detail).startswith(text)
 
 
-@pytest.mark.parametrize("limit", ["limit 10 s (admission.max_ahead)", "the limit is 10000 ms"])
-def test_times_are_told_in_iso_and_differences_in_units_that_people_read(limit: str) -> None:
-    ahead = f"event time 1924992000000 ms, broker time {NOW_MS} ms: 129512171971 ms ahead, {limit}"
-    assert explained(b"{}", "early", ahead) == (
+def test_times_are_told_in_iso_and_differences_in_units_that_people_read() -> None:
+    assert explained(b"{}", "early", event_ms=1924992000000) == (
         "ts = 2031-01-01T00:00:00.000Z: 4.1 years ahead of the broker's time 2026-11-24T00:23:48.029Z, "
         "limit 10 s (admission.max_ahead)"
     )
-    behind = f"event time {NOW_MS - 7_200_000} ms is behind the watermark, {NOW_MS} ms"
-    assert explained(b"{}", "late", behind) == (
+    assert explained(b"{}", "behind", event_ms=NOW_MS - 7_200_000, watermark_ms=NOW_MS) == (
         "ts = 2026-11-23T22:23:48.029Z: 2 h behind the watermark 2026-11-24T00:23:48.029Z"
     )
-    late = f"event time 1 ms, broker time {NOW_MS} ms: 3600001 ms behind, limit 1 h (admission.max_delay)"
-    assert "1 h (3600001 ms) behind the broker's time" in explained(b"{}", "late", late)
+    late = explained(b"{}", "late", event_ms=NOW_MS - 60_001)
+    assert "60.001 s behind the broker's time" in late
+    assert late.endswith("limit 1 m (admission.max_delay)")
 
 
 def test_a_converted_measure_is_explained_by_the_field_and_the_measure() -> None:

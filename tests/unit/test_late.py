@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from service.admission import device_limit
+from service.kafka import scan
 from service.recompute import late
 from service.recompute.late import Log
 from service.rejects import marks, reject_log
@@ -60,6 +61,58 @@ def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached
     rejects = [reject(1, "too_many_devices"), reject(2, "duplicate"), reject(3, "bad_json")]
     monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
     settings, files = make_settings(tmp_path), Local(tmp_path)
-    assert not late.refused(settings, has_refused=device_limit.was_reached(files))
+    assert not late.refused(settings, {}, has_refused=device_limit.was_reached(files))
     files.replace(f"{device_limit.FOLDER}/4", b"")
-    assert late.refused(settings, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}
+    assert late.refused(settings, {}, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}
+
+
+def test_a_reject_that_was_sent_again_is_left_out_with_and_without_corrections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that a killed run has perhaps sent, and one whose reject Kafka has deleted."""
+    rejects = [reject(n, "out_of_range") for n in range(5)] + [reject(9, "late")]
+    monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
+    known = {place(n): Mark(place(n), state, {}) for n, state in enumerate(STATES)}
+    known[place(7)] = Mark(place(7), "replayed", {})
+    settings = make_settings(tmp_path)
+    assert late.refused(settings, known, has_refused=False).keys() == {place(3), place(4), place(7)}
+    known[place(9)] = Mark(place(9), "corrected", {})
+    log = late.in_values(settings, known)
+    assert log is not None
+    assert log.refused.keys() == {place(3), place(4), place(7), place(9)}
+    assert log.refused[place(3)] == late.Refusal("out_of_range", 3)
+
+
+@pytest.mark.silent("1.6")
+@pytest.mark.parametrize(
+    ("reason", "detail", "wanted"),
+    [
+        ("late", "event time 7 ms is behind the watermark, 12 ms", ("behind", 7, 12)),
+        (
+            "late",
+            "event time -1 ms, broker time 9 ms: 10 ms behind, limit 1 s (admission.max_delay)",
+            ("late", -1, None),
+        ),
+        ("early", "event time 99 ms, broker time 9 ms: 90 ms ahead, the limit is 10 ms", ("early", 99, None)),
+        ("out_of_range", "event time 7 ms is behind the watermark, 12 ms", ("out_of_range", None, None)),
+    ],
+)
+def test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, detail: str, wanted: tuple[Any, ...]
+) -> None:
+    names = ("reason", "detail", "topic", "partition", "offset", "broker_ms", "epoch", "batch")
+    texts = (reason, detail, "readings", "0", "3", "9", "1", "2")
+    headers = [(f"tidemark.{name}", text.encode()) for name, text in zip(names, texts, strict=True)]
+
+    class Stored:
+        def key(self) -> bytes:
+            return b"k"
+
+        def value(self) -> bytes:
+            return b"v"
+
+    monkeypatch.setattr(scan, "messages", lambda *_, **__: iter([Stored()]))
+    monkeypatch.setattr(scan, "headers", lambda _: headers)
+    [read] = reject_log.read(make_settings(tmp_path).kafka)
+    assert (read.reason, read.event_ms, read.watermark_ms) == wanted
+    assert read.detail == detail

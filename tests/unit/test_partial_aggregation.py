@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
-from service.admission.readings import PARTITION_BITS, REASONS
+from service.admission.readings import COUNTED, PARTITION_BITS, REASONS
 from service.aggregation import partial_aggregation, seen_keys, task_counters
 from service.aggregation import windows as window_parts
 from service.aggregation.partial_aggregation import STRETCH, Fold
+from service.aggregation.replaced import Replaced
 from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import KEY_BYTES, NONE
@@ -315,7 +316,7 @@ def test_only_rejects_give_only_rejects_spread_over_the_buckets():
     "text", ["", "\n", '"', "\\", "{}", "\0", "\x1b[2J", "\ud7ff\U0001f600", "7", "null", "x" * 70_000]
 )
 def test_whatever_a_device_writes_into_a_reject_comes_out_as_it_went_in(text):
-    rows = [rejected(1, device=text, ahead_ms=-1), rejected(2, "unknown_schema", detail=text, schema_id=(1 << 32) - 1)]
+    rows = [rejected(1, device=text, event_ms=-1), rejected(2, "unknown_schema", detail=text, schema_id=(1 << 32) - 1)]
     assert rejects_of(folded(rows)) == [row["reject"] for row in rows]
 
 
@@ -463,12 +464,12 @@ def test_readings_below_the_watermark_are_late_and_can_be_found():
     out = folded(rows, fold=stream_fold(BASE_MS + 10))
     assert [part["first"] for part in parts_of(out)] == [BASE_MS + 10]
     (reject,) = (each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist())
-    wanted = {"reason": "late", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
+    wanted = {"reason": "behind", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
+    wanted |= {"event_ms": BASE_MS + 9, "watermark_ms": BASE_MS + 10, "detail": None}
     assert {name: reject[name] for name in wanted} == wanted
-    assert reject["detail"] == f"event time {BASE_MS + 9} ms is behind the watermark, {BASE_MS + 10} ms"
     counts = task_counters.total([task_counters.unpack(row["payload"]) for row in of_kind(out, COUNTS)])
-    kinds = (task_counters.ADMITTED, 0), (task_counters.REJECTED, REASONS.index("late")), (task_counters.BEHIND, 0)
-    assert [counts.sum(*kind) for kind in kinds] == [2, 1, 1]
+    kinds = (task_counters.ADMITTED, 0), (task_counters.REJECTED, REASONS.index("behind"))
+    assert [counts.sum(*kind) for kind in kinds] == [2, 1]
 
 
 def test_every_bucket_is_told_what_was_read_of_each_partition():
@@ -498,6 +499,27 @@ def totals(rows):
     return counts
 
 
+def test_an_original_counts_where_its_copy_does_not():
+    """In a view without windows it does if it was late; else the copy counts, and the original is a reject."""
+    views = [(ENDLESS, ("t",)), (View(name="device", by=("device",), window=10_000), ("t",))]
+    late = admitted("a", 5_000, 1.0, broker_ms=90_000)
+    late["reject"] = rejected(5_000, partition=1)["reject"]
+    rows = [admitted("a", 10, 1.0), admitted("a", 11, 1.0), admitted("a", 12, 1.0), late, rejected(4, "undecodable")]
+    places = {(1, 10, -1): True, (1, 11, -1): False, (1, 5_000, -1): True, (3, 4, -1): False}
+    fold = replace(FOLD, views=views, replaced=lambda: Replaced(places))
+    out = folded(rows, fold=fold)
+    assert totals(out) == {("total", "a"): 3, ("device", "a"): 1}
+    reasons = [
+        each["reason"] for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()
+    ]
+    assert sorted(reasons) == ["late", "replayed", "replayed", "undecodable"]
+
+    table = table_of([admitted("a", 20, 1.0), admitted("a", 21, 1.0), late])
+    copies = table.append_column(COUNTED, pa.array([True, False, True]))
+    out = [row for batch in fold.fold(copies) for row in batch.to_pylist()]
+    assert totals(out) == {("total", "a"): 1, ("device", "a"): 2}
+
+
 def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rejected(monkeypatch):
     views = [(ENDLESS, ("t",)), (View(name="device", by=("device",), window=10_000), ("t",))]
     fold = replace(stream_fold(BASE_MS + 10), views=views)
@@ -509,7 +531,7 @@ def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rej
     reasons = [
         each["reason"] for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()
     ]
-    assert sorted(reasons) == ["late", "late", "late", "undecodable"]
+    assert sorted(reasons) == ["behind", "behind", "late", "undecodable"]
     assert watermark.combine([row["payload"] for row in of_kind(out, TIMES)[:1]], DELAYS).newest_ms == BASE_MS + 11
     monkeypatch.setattr(
         partial_aggregation, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()])
@@ -569,7 +591,7 @@ def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_d
         sum(part["count"] for row in of_kind(out, PARTS) for part in codec.unpack(b"W", row["payload"]).to_pylist()) > 0
     )
     rejects = [each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()]
-    ahead = {each["device"]: each["ahead_ms"] for each in rejects if each["reason"] == "ahead"}
+    ahead = {each["device"]: each["broker_ms"] - BASE_MS for each in rejects if each["reason"] == "ahead"}
     assert ahead == {"a": 5_000, "bb": 7_000}
     assert len(rejects) == 3
     (report,) = {row["payload"] for row in of_kind(out, TIMES)}

@@ -187,7 +187,7 @@ def test_a_sink_and_its_outcome_can_travel() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(sink)) == sink
     latency = tuple(range(len(LATENCY_BOUNDS_MS) + 1))
     lists = {"latency": latency, "event_times": ((7, 9),), "times": ((0, 5, 7), (3, 8, 9)), "topics": ((1, 4),)}
-    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, behind=5, bytes=6, **lists)
+    outcome = Outcome(rejects=1, windows=2, sessions=3, written=4, bytes=6, **lists)
     assert [field.split()[0] for field in OUTCOME_SCHEMA.split(", ")] == outcome.to_batch().schema.names
     table = pa.Table.from_batches([outcome.to_batch(), outcome.to_batch()])
     assert Outcome.total(table) == outcome + outcome
@@ -220,8 +220,21 @@ def test_kinds_are_told_apart() -> None:
 
 def test_reject_headers_parse_back() -> None:
     place = {"topic": "readings", "partition": 3, "offset": 7, "broker_ms": T0}
-    headers = delivery.headers({"reason": "late", "detail": "61 s", **place}, micro_batch(17, epoch=3))
-    assert delivery.parse(headers) == {"reason": "late", "detail": "61 s", **place, "epoch": 3, "batch": 17}
+    who = {"epoch": 3, "batch": 17}
+    headers = delivery.headers({"reason": "out_of_range", "detail": "t = 61", **place}, micro_batch(17, epoch=3))
+    assert delivery.parse(headers) == {"reason": "out_of_range", "detail": "t = 61", **place, **who}
+    times = {"event_ms": T0 - 9, "watermark_ms": T0 - 5}
+    own: list[tuple[str, bytes | None]] = [("tidemark.event_ms", b"7"), ("tidemark.watermark_ms", b"8")]
+    for reason, given in (("behind", times), ("late", {"event_ms": -1}), ("undecodable", {})):
+        headers = delivery.headers({"reason": reason, "detail": None, **place, **given}, micro_batch(17, epoch=3))
+        assert delivery.split([*own, *headers]) == (own, {"reason": reason, "detail": "", **place, **who, **given})
+
+
+def test_a_header_of_a_device_is_not_taken_for_a_time_of_a_reject_of_an_earlier_version() -> None:
+    place = {"topic": "readings", "partition": 3, "offset": 7, "broker_ms": T0}
+    headers = delivery.headers({"reason": "late", "detail": "event time 1 ms", **place}, micro_batch(17, epoch=3))
+    own: list[tuple[str, bytes | None]] = [("tidemark.event_ms", b"no number")]
+    assert delivery.split([*own, *headers]) == (own, delivery.parse(headers))
 
 
 def fail(budget: Budget, error: Exception, *, succeed_between: bool = False) -> None:

@@ -44,6 +44,8 @@ REASONS = {
     "early": "the time is too far in the future",
     "late": "the reading arrived too late",
     "ahead": "the time of the record in Kafka is ahead of the service's clock",
+    "replayed": "the record was sent again, and the copy counts",
+    "behind": "the reading came when its time was closed already",
     "too_many_devices": "the limit of devices is reached",
     "duplicate": "the same reading came before",
     "unreadable": "no process could read the record, and an operator has skipped it",

@@ -1,0 +1,81 @@
+"""Which of a record's two places counts: its own, or that of the copy that a replay has sent.
+
+A reject that was sent again is in its topic twice. Whatever today's settings admit, **the copy counts, and the original does
+not**: the operator has replaced the record, perhaps with other bytes. The marks name the originals (service/rejects/marks.py).
+
+    the stream               rejects the original as `replayed` if it admits it: a new checkpoint reads it with other settings
+    computed from Kafka      republish, rebuild, correct, fill, backfill: the original is left out like a reject of the stream
+    views without windows    count a late reading where it is read, and so never its copy (readings.COUNTED)
+
+docs/decisions/0047-the-copy-counts.md has the reasons.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark import SparkContext, TaskContext
+
+from service.admission import readings
+from service.aggregation.replaced import Replaced
+from service.micro_batch import MicroBatch
+from service.rejects import marks
+from service.rejects.marks import Mark
+from service.rejects.reject_log import Coordinates, Reject
+from service.settings import Kafka
+
+STATES = ("replaying", "replayed")
+"""States of rejects that were sent again. A run that was killed may have sent those that are `replaying`, or not: the next run
+finds out. Until then they count nowhere, or as their copy."""
+
+_PROPERTY = "tidemark.replaced"
+
+
+def is_counted(reject: Reject) -> bool:
+    """Whether views without windows count a rejected reading where it is."""
+    return reject.reason in readings.LATE and reject.event_ms is not None and reject.event_ms >= 0
+
+
+def originals(known: Mapping[Coordinates, Mark]) -> dict[Coordinates, bool]:
+    """Return the places of rejects that were sent again, and whether views without windows count the readings there."""
+    return {place: bool(mark.details.get("counted")) for place, mark in known.items() if mark.state in STATES}
+
+
+@dataclass(slots=True)
+class Originals:
+    """The originals, for the batches of a query. A mark that comes later is of a record that the query has read before: see
+    service/commands/replay.py."""
+
+    kafka: Kafka
+    _places: dict[Coordinates, bool] | None = field(default=None)
+
+    def set_for_tasks(self, context: SparkContext, micro_batch: MicroBatch, *, anew: bool) -> None:
+        """Set, for the tasks of this thread's next jobs, the originals in a batch; with `anew` read the marks again.
+
+        Raises SourceError.
+        """
+        if self._places is None or anew:
+            self._places = originals(marks.read(self.kafka))
+        found = list(self._within(micro_batch))
+        context.setLocalProperty(_PROPERTY, json.dumps(found) if found else "")
+
+    def _within(self, micro_batch: MicroBatch) -> Iterator[tuple[int, int, int, bool]]:
+        for place, counted in (self._places or {}).items():
+            begin, end = (
+                each.get(place.topic, {}).get(place.partition, 0) for each in (micro_batch.start, micro_batch.end)
+            )
+            if begin <= place.offset < end:
+                code = readings.number_of(place.topic, place.partition, self.kafka.topics)
+                yield code, place.offset, place.index, counted
+
+
+def of_task() -> Replaced | None:
+    """Return, in a task, the originals in its batch; None without one."""
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(_PROPERTY)
+    return replaced(json.loads(text)) if text else None
+
+
+def replaced(places: Sequence[tuple[int, int, int, bool]]) -> Replaced:
+    """Return the places for a fold: number of the partition, offset, number of the element, whether it is counted."""
+    return Replaced({(code, offset, index): counted for code, offset, index, counted in places})
