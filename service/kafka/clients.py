@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -112,7 +113,14 @@ def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceErr
         what = f"Kafka at {kafka.bootstrap} and this client do not trust each other: {_verdict(kafka) or said}"
         remedy = "Check [kafka] ca_file, certificate and key, the brokers' certificates, and the clock of both machines"
         return SourceRefusedError(what, remedy=remedy)
-    if reason is not None and (reason.code() == KafkaError._SSL or "security.protocol" in said):
+    if reason is None and _speaks_tls(kafka):
+        what = (
+            f"Kafka at {kafka.bootstrap} does not answer: it speaks TLS, and [kafka.options] security.protocol does not"
+        )
+        return SourceError(
+            what, remedy="Set ca_file, or security.protocol, or name the port without TLS in [kafka] bootstrap"
+        )
+    if reason is not None and (reason.code() == KafkaError._SSL or "SSL_HANDSHAKE" in said):
         remedy = (
             "Check that the port in [kafka] bootstrap is for TLS if security.protocol has it, and for no TLS otherwise"
         )
@@ -124,17 +132,33 @@ def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceErr
 
 def _verdict(kafka: Kafka) -> str:
     """Return why the certificate of the first broker is refused, "" if it is not: librdkafka has one text for all reasons."""
-    host, _, port = kafka.bootstrap.partition(",")[0].strip().rpartition(":")
     trusted = librdkafka(kafka).get("ssl.ca.location")
     try:
-        context = ssl.create_default_context(cafile=str(trusted) if trusted else None)
-        with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
-            context.wrap_socket(connection, server_hostname=host.strip("[]")).close()
+        _shake_hands(kafka, ssl.create_default_context(cafile=str(trusted) if trusted else None))
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
     except (OSError, ValueError):
-        pass
+        return ""
     return ""
+
+
+def _speaks_tls(kafka: Kafka) -> bool:
+    """Whether the first broker's port is for TLS and the settings are not: librdkafka has no reason for that failure (2.16.0)."""
+    protocol = str(librdkafka(kafka).get("security.protocol", "plaintext"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError, ValueError):
+        if "plaintext" in protocol.lower():
+            _shake_hands(kafka, context)
+            return True
+    return False
+
+
+def _shake_hands(kafka: Kafka, context: ssl.SSLContext) -> None:
+    """Begin a connection by TLS with the first broker, and end it; nothing is sent on it."""
+    host, _, port = kafka.bootstrap.partition(",")[0].strip().rpartition(":")
+    with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
+        context.wrap_socket(connection, server_hostname=host.strip("[]")).close()
 
 
 def _common(kafka: Kafka) -> dict[str, Any]:

@@ -285,9 +285,13 @@ def classify(
                 if rule.fits(cause):
                     return rule.family(_what(rule.family, cause, causes, root, settings), remedy=rule.remedy)
     (rule,) = _CHECKPOINT
-    inside = next((cause for cause in reversed(causes) if root and _path(root) in cause.message), None)
-    if inside is not None and _IS_OF_FILES.search(inside.name):
-        return rule.family(_what(rule.family, inside, causes, root, settings), remedy=rule.remedy)
+    files = (cause for cause in reversed(causes) if root and _path(root) in cause.message)
+    # A parser's error names neither the file nor the checkpoint.
+    suspect = next(
+        (cause for cause in files if _IS_OF_FILES.search(cause.name)), causes[-1] if _damaged(root) else None
+    )
+    if suspect is not None:
+        return rule.family(_what(rule.family, suspect, causes, root, settings), remedy=rule.remedy)
     return QueryError(_what(QueryError, causes[-1], causes, root, settings), remedy=_UNNAMED)
 
 
@@ -303,8 +307,7 @@ def _what(
         shown.reverse()
     text = shown[0] + "".join(f" ({more})" for more in shown[1:])
     if family is CheckpointError and root:
-        folder = local(root)
-        files = logs.damaged(folder) if folder is not None else []
+        files = _damaged(root)
         if files:
             return f"{', '.join(map(str, files))} is damaged: {text}"
         return text if _path(root) in text else f"{root}: {text}"
@@ -319,6 +322,12 @@ def _placed(text: str) -> str:
     """Return a message of Kafka's Java client with its places as all other messages have them: topic[partition]@offset."""
     text = re.sub(r"([\w.-]+)-(\d+)=(?:FetchPosition\{offset=)?(\d+)", r"\1[\2]@\3", text)
     return re.sub(r"(partitions? )([\w.-]+)-(\d+)\b", r"\1\2[\3]", text)
+
+
+def _damaged(root: str) -> Sequence[object]:
+    """Return the damaged log files of a checkpoint on this machine."""
+    folder = local(root) if root else None
+    return logs.damaged(folder) if folder is not None else []
 
 
 def _room(root: str) -> str:

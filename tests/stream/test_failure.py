@@ -124,19 +124,6 @@ def test_an_unforeseen_error_of_a_task_is_no_damaged_checkpoint(spark: SparkSess
     assert starts.counts(error), "records may have caused it"
 
 
-def test_a_folder_of_the_checkpoint_that_is_gone_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    def lose(rows: DataFrame, _number: int) -> None:
-        rows.count()
-        (tmp_path / "checkpoint" / "commits").rename(tmp_path / "commits")
-        (
-            tmp_path / "checkpoint" / "commits"
-        ).touch()  # root may write into any folder, and into no file as if it were one
-
-    error = ended(rate(spark), tmp_path / "checkpoint", lose)
-    assert type(error) is CheckpointError, error
-    assert str(tmp_path / "checkpoint") in str(error)
-
-
 def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_shows(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -1,5 +1,9 @@
 """Why Kafka does not answer: librdkafka has one text for most reasons. Real handshakes, without a broker."""
 
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,8 @@ from service.kafka import topics
 from service.settings import Kafka
 
 
-def refused(bootstrap: str, authority: Authority) -> SourceError:
-    options = {"security.protocol": "ssl"}
+def refused(bootstrap: str, authority: Authority, protocol: str = "ssl") -> SourceError:
+    options = {"security.protocol": protocol}
     kafka = Kafka.model_validate(
         {"bootstrap": bootstrap, "topics": ["readings"], "ca_file": authority.ca_file, "options": options}
     )
@@ -37,3 +41,36 @@ def test_a_broker_that_is_away_is_named_with_its_address_and_waited_for(tmp_path
     assert type(error) is SourceError, error
     assert f"Kafka at {address} does not answer: " in error.what
     assert "Connection refused" in error.what
+
+
+def test_tls_on_one_side_only_is_named_and_waited_for(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ours")
+    with shaking_hands(authority.server("fine")) as address:
+        error = refused(address, authority, "plaintext")
+        assert "it speaks TLS" in error.what
+        assert "ca_file" in error.remedy
+        assert type(error) is SourceError
+    with hanging_up() as address:
+        error = refused(address, authority)
+        assert "SSL_HANDSHAKE" in error.what
+        assert "port" in error.remedy
+        assert type(error) is SourceError
+
+
+@contextlib.contextmanager
+def hanging_up() -> Iterator[str]:
+    """A server that closes each connection at its first bytes, as a broker without TLS does."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = listening.accept()
+                    with client:
+                        client.recv(1)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield "{}:{}".format(*listening.getsockname())
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
