@@ -263,7 +263,10 @@ class Fold:
     def _without_replaced(
         self, readings: pa.Table, replaced: Replaced, devices: str, counted_late: list[pa.Table]
     ) -> Generator[pa.RecordBatch, None, pa.Table]:
-        """Reject the readings whose copies count; return the others. Those that views without windows count join `counted_late`."""
+        """Reject the readings whose copies count, and return the others.
+
+        Those that views without windows count are appended to `counted_late`.
+        """
         is_replaced, is_counted = replaced.find(readings)
         if not is_replaced.any():
             return readings

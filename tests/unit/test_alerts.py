@@ -233,6 +233,11 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
         {"MeasureAbsent"},
     ),
     "few readings have a measure": (lambda it: it.works(outcome={"measured": ((0, 0, 1, RECORDS - 1),)}), 19, set()),
+    "a limit is near": (
+        lambda it: (it.works(), it.metrics.process.limit_used.labels("open_files").set(0.75)),
+        8,
+        {"LimitNear"},
+    ),
     "a clock is ahead": (lambda it: it.works(skewed=1), 12, {"SkewedDevices"}),
     "an id cannot be looked up": (once(lambda it: it.metrics.lookups.labels("full").inc()), 3, {"Schemas"}),
     "event time stands": (stands, 14, {"WatermarkStands", "FinalsOld"}),

@@ -256,7 +256,7 @@ def test_sample_records_may_be_arrays(tmp_path: Path) -> None:
         (f"[{good},\n{good}]", "2 records can be decoded"),
         (f"[{good}]\n{good}\n[{good}, {good}]", "4 records can be decoded"),
         (f'[{good}, {{"t": "x"}}]', 'record 2: t = "x": expected a number'),
-        (f"[{good}", "record 1: the array has no end (at byte 0)"),
+        (f"[{good}", "record 1: the array has no end (byte 0)"),
     ):
         (tmp_path / "sample.json").write_text(text)
         lines = compatibility.check(parse(document(given)), [tmp_path / "sample.json"])

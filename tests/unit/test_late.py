@@ -111,6 +111,9 @@ def test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text(
         def value(self) -> bytes:
             return b"v"
 
+        def timestamp(self) -> tuple[int, int]:
+            return 1, 9
+
     monkeypatch.setattr(scan, "messages", lambda *_, **__: iter([Stored()]))
     monkeypatch.setattr(scan, "headers", lambda _: headers)
     [read] = reject_log.read(make_settings(tmp_path).kafka)

@@ -15,7 +15,15 @@ from service.checkpoint import skips
 from service.checkpoint.skips import Care, ReadAnewError, Span
 from service.daemon import probe, starts
 from service.daemon.starts import Starts
-from service.errors import ExhaustedError, FencedError, SetupError, SinkError, SparkLostError, TidemarkError, WorkerLostError
+from service.errors import (
+    ExhaustedError,
+    FencedError,
+    SetupError,
+    SinkError,
+    SparkLostError,
+    TidemarkError,
+    WorkerLostError,
+)
 from service.settings import Settings
 from service.spark.files import Local
 from tests.stream.records import make_settings

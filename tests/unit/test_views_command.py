@@ -308,6 +308,8 @@ def term(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
                 meanwhile(made)
                 return None, None
 
+            def require_room(self) -> None: ...
+
         def serve(_: Runner, parts: Parts, epoch: int) -> int | None:
             parts.views.open(None, service.before)
             return epoch + 1 if epoch < terms else None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.spark.jars import PYSPARK
 from service.spark.places import ROOT
 
 SOURCES = ("service", "state", "schemas", "deploy", "load", "pyproject.toml", "README.md", "LICENSE")
@@ -81,10 +82,11 @@ def test_nothing_else_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     ] == []
 
 
-def test_the_wheel_needs_the_packages_of_the_mission_in_ranges_and_a_client_of_its_own_version() -> None:
+def test_the_wheel_needs_the_packages_of_the_mission_in_ranges_the_tested_pyspark_and_a_client_of_its_version() -> None:
     required = project()["dependencies"]
     assert [name for name in MISSION if not any(each.startswith(name) for each in required)] == []
-    assert [each for each in required if "==" in each] == [f"tidemark-client=={project()['version']}"]
+    pinned = [f"tidemark-client=={project()['version']}", f"pyspark=={PYSPARK}"]
+    assert [each for each in required if "==" in each] == pinned
 
 
 def test_the_three_distributions_have_one_version_and_ask_for_each_other_s() -> None:
