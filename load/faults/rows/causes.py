@@ -359,7 +359,14 @@ def _redis_away(stage: Stage) -> Iterator[None]:
         stage.testbed.redis.resume()
 
 
-@cause("Python worker killed", WorkerLostError, r"(?i)python worker", r"replayed.*memory", ends=False, runs=True)
+@cause(
+    "Python worker killed",
+    WorkerLostError,
+    r"(?i)python worker|stream closed",
+    r"replayed.*memory",
+    ends=False,
+    runs=True,
+)
 def _worker(stage: Stage) -> Iterator[None]:
     with stage.killing("pyworker"):
         yield
