@@ -106,7 +106,7 @@ def _settings(stage: Stage) -> Iterator[None]:
         yield
 
 
-@cause("no such view in a command", SettingsError, r"--view nowhere: there is no view", r"device")
+@cause("no such view in a command", SettingsError, r"--view nowhere: there is no view", r"device", runs=True)
 def _view(stage: Stage) -> Iterator[None]:
     command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(stage.testbed.config)]
     command += ["--from", "2h", "--to", "1h", "--view", "nowhere"]
