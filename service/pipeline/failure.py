@@ -153,7 +153,7 @@ _DIRECT = (
         "The batch is replayed from the checkpoint; if workers die again, check memory and the machine's log",
         names=re.compile(r"ExecutorLostFailure|ExecutorDeadException|FetchFailed"),
         texts=re.compile(
-            r"Python worker (exited|failed)|Python worker process terminated|ExecutorLostFailure|ExecutorDeadException|"
+            r"^Stream closed|Python worker (exited|failed|process terminated)|ExecutorLostFailure|ExecutorDeadException|"
             r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed(Exception)?|Could not find CoarseGrainedScheduler"
         ),
     ),

@@ -106,7 +106,7 @@ def _settings(stage: Stage) -> Iterator[None]:
         yield
 
 
-@cause("no such view in a command", SettingsError, r"--view nowhere: there is no view", r"device")
+@cause("no such view in a command", SettingsError, r"--view nowhere: there is no view", r"device", runs=True)
 def _view(stage: Stage) -> Iterator[None]:
     command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(stage.testbed.config)]
     command += ["--from", "2h", "--to", "1h", "--view", "nowhere"]
@@ -359,7 +359,14 @@ def _redis_away(stage: Stage) -> Iterator[None]:
         stage.testbed.redis.resume()
 
 
-@cause("Python worker killed", WorkerLostError, r"(?i)python worker", r"replayed.*memory", ends=False, runs=True)
+@cause(
+    "Python worker killed",
+    WorkerLostError,
+    r"(?i)python worker|stream closed",
+    r"replayed.*memory",
+    ends=False,
+    runs=True,
+)
 def _worker(stage: Stage) -> Iterator[None]:
     with stage.killing("pyworker"):
         yield
