@@ -142,6 +142,12 @@ RULES: tuple[Rule, ...] = (
         anchor="tidemarkredislostdata",
     ),
     Rule(
+        "TidemarkRedisEvicts",
+        "tidemark_redis_evicts == 1",
+        "The maxmemory-policy of the Redis with shard {{ $labels.shard }} is not noeviction: at its limit it removes values",
+        "warn",
+    ),
+    Rule(
         "TidemarkValuesLost",
         "sum by (job, instance) (increase(tidemark_unrepublished_total[1h])) > 0",
         "Redis lost values that Kafka no longer has all readings of",

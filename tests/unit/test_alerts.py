@@ -206,6 +206,11 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "retention comes near": (once(lambda it: it.metrics.headrooms({"r": {0: DAY_S}})), 3, {"Retention"}),
     "records are lost": (once(lambda it: it.metrics.lost.inc(3)), 3, {"RecordsLost"}),
     "Redis has lost data": (once(lambda it: it.metrics.data_lost.inc()), 3, {"RedisLostData"}),
+    "Redis may evict keys": (
+        lambda it: (it.works(), it.metrics.stores.redis_evicts.labels("0").set(1)),
+        3,
+        {"RedisEvicts"},
+    ),
     "values are lost": (once(lost_values), 3, {"ValuesLost"}),
     "values were lost long ago": (once(lost_values), 63, set()),
     "readings are behind the watermark": (

@@ -77,6 +77,7 @@ class Input(Scene):
                 ),
                 Cause(("TidemarkRedisAhead",), "Redis calls windows of the next hour final", self.redis_ahead),
                 Cause(("TidemarkMeasureAbsent",), "no reading has a temperature", self.unmeasured),
+                Cause(("TidemarkRedisEvicts",), "the policy of Redis is allkeys-lru", self.evicting),
                 Cause(
                     ("TidemarkLimitNear",),
                     "the JVM may have a quarter more open files than it has",
@@ -133,6 +134,13 @@ class Input(Scene):
         jvm.rlimit(psutil.RLIMIT_NOFILE, (jvm.num_fds() * 5 // 4, limits[1]))
         yield
         jvm.rlimit(psutil.RLIMIT_NOFILE, limits)
+
+    @contextmanager
+    def evicting(self) -> Iterator[None]:
+        with self.testbed.redis.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            yield
+            client.config_set("maxmemory-policy", "noeviction")
 
     @contextmanager
     def redis_ahead(self) -> Iterator[None]:
