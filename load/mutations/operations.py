@@ -13,6 +13,17 @@ _OURS_ALONE = (
 
 MUTATIONS = (
     Mutation(
+        "limit-not-watched",
+        "the service goes on although a process has nearly all open files that it may have",
+        "it fails in the middle of a batch, by whatever call needs a file, and the error blames something else",
+        ("P7",),
+        (Edit("service/daemon/query_run.py", "            self._parts.require_room()\n", ""),),
+        (
+            "tests/integration/test_driver.py::"
+            "test_drivers_of_one_checkpoint_that_freeze_hang_lose_redis_or_spark_or_reach_a_limit",
+        ),
+    ),
+    Mutation(
         "conditions-begin-again",
         "the service forgets since when a condition lasts",
         "no condition with a duration ever fires: the page says that nothing needs attention",

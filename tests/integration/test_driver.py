@@ -15,7 +15,7 @@ from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 pytestmark = pytest.mark.integration
 
 
-def test_drivers_of_one_checkpoint_that_freeze_hang_and_lose_redis_or_spark(
+def test_drivers_of_one_checkpoint_that_freeze_hang_lose_redis_or_spark_or_reach_a_limit(
     broker_server: Broker,
     tmp_path: Path,
     prefix: str,
@@ -68,6 +68,10 @@ def test_drivers_of_one_checkpoint_that_freeze_hang_and_lose_redis_or_spark(
                 service.log.read_text()
             )
 
+        world.send(100)
+        with world.start("third") as third:
+            ends_before_it_has_all_open_files_that_it_may_have(world, third)
+
 
 def is_followed_when_it_freezes_and_ends_as_fenced(world: DaemonWorld, first: Service, second: Service) -> None:
     frozen = first.tree()
@@ -93,3 +97,16 @@ def is_stopped_although_its_batch_hangs(world: DaemonWorld, redis: Redis, servic
     until(lambda: service.metric("batch_running_seconds") > 3, 60, "a batch that hangs")
     assert service.stop() == 0, service.log.read_text()
     assert "is abandoned" in service.log.read_text()
+
+
+def ends_before_it_has_all_open_files_that_it_may_have(world: DaemonWorld, service: Service) -> None:
+    files = {"process": "driver_jvm"}
+    until(lambda: service.is_ready() and service.metric("process_open_files", **files) > 0, STARTS_S, "its files")
+    (jvm,) = (process for process in service.tree() if process.name() == "java")
+    _, hard = jvm.rlimit(psutil.RLIMIT_NOFILE)
+    jvm.rlimit(psutil.RLIMIT_NOFILE, (jvm.num_fds() * 20 // 19, hard))
+    world.send(100)
+    assert service.wait() == 9, service.log.read_text()
+    words = last_words(service.log)
+    assert words.startswith("tidemark: QUERY_EXHAUSTED: A process of driver_jvm has 9"), service.log.read_text()
+    assert "LimitNOFILE" in words
