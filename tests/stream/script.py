@@ -56,6 +56,7 @@ class World:
     added: int = 0
     time: EventTime = field(default_factory=EventTime)
     crash_in_batch: Callable[[], None] | None = None
+    failure: Exception | None = None
 
     def start(self) -> None:
         (self.folder / "input").mkdir(exist_ok=True)
@@ -94,7 +95,11 @@ class World:
             folder, buckets = seen_keys.folder(self.settings), self.settings.buckets
             seen_keys.begin(self.spark.sparkContext, folder, buckets, seen_keys.Place(batch, 1), lambda: None)
         values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
-        table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
+        try:
+            table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
+        except Exception as error:
+            self.failure = error
+            raise
         if self.crash_in_batch is not None:
             self.crash_in_batch()
         self.batches += 1

@@ -69,7 +69,7 @@ def start(spark: SparkSession, settings: Settings, folder: Path) -> World:
     try:
         world.settle()
     except PySparkException as error:
-        raise failure.classify(None, world.query) from error
+        raise failure.classify(world.failure, world.query, settings) from error
     finally:
         world.stop()
     return world
