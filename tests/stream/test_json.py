@@ -189,8 +189,8 @@ def outcome(row, *measures):
     """(device, ms after BASE_MS, measures...) or the reason."""
     if row["reject"] is not None:
         assert [row[name] for name in ("device", "event_ms", *measures)] == [None] * (2 + len(measures))
-        # That of an early one is kept: early readings are counted by device.
-        assert (row["bucket"] is None) == (row["reject"]["reason"] != "early")
+        # Those of early and late ones are kept: readings that are ahead are counted by device.
+        assert (row["bucket"] is None) == (row["reject"]["reason"] not in {"early", "late"})
         return row["reject"]["reason"]
     return (row["device"], row["event_ms"] - BASE_MS, *(row[name] for name in measures))
 
