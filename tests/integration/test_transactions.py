@@ -84,8 +84,8 @@ class World:
         ends: list[Offsets | None] = []
         asked = threading.Event()
 
-        def level(_ms: int, at: Offsets | None) -> None:
-            ends.append(at)
+        def level(_ms: int, at: Offsets, reached: Offsets) -> None:
+            ends.append(at if at == reached else None)
             asked.set()
 
         thread = Lag(self.settings.kafka, lags.append, lambda: None, level=level)
