@@ -1,6 +1,7 @@
 """The mutations of `make teeth`, as data: what is broken, how, and which tests must go red for it.
 
-Each takes away one thing that a guarantee of docs/guarantees.md rests on. `old` must occur exactly once in its file; a
+Each takes away one thing that a guarantee of docs/guarantees.md rests on: one for each thing that the page names, rarely two.
+A second way of breaking the same thing is not added. `old` must occur exactly once in its file; a
 mutation whose text is no longer there fails by name (load/mutations/teeth.py, tests/unit/test_guarantees.py). Every test that is
 named must fail by itself, not by an error in its set-up, and no test is named that would not be missed.
 """

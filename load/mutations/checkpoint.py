@@ -4,31 +4,8 @@ from load.mutations.mutation import Edit, Mutation
 
 _RESHAPE = "tests/integration/test_reshape.py::"
 _RELEASES = "tests/unit/test_releases.py::"
-_GOES_ON = _RESHAPE + "test_a_checkpoint_goes_on_in_8_buckets_and_then_in_3_without_a_difference"
 
 MUTATIONS = (
-    Mutation(
-        "reshape-windows-misplaced",
-        "a reshape puts windows by device into the buckets of other views' keys",
-        "later readings begin a second window of the same key in the device's bucket",
-        ("P1",),
-        (Edit("service/commands/reshape.py", "        if name in by_device:", "        if False:"),),
-        (_GOES_ON,),
-    ),
-    Mutation(
-        "reshape-keys-left",
-        "a reshape leaves the keys of readings in the buckets of before",
-        "copies of readings count twice",
-        ("P1",),
-        (
-            Edit(
-                "service/commands/reshape.py",
-                "        self._write_keys(states, batch, before.buckets, target.buckets)\n",
-                "",
-            ),
-        ),
-        (_GOES_ON,),
-    ),
     Mutation(
         "reshape-unverified",
         "a reshape does not compare what it has written with what it has read",
@@ -44,20 +21,6 @@ MUTATIONS = (
         ("P1", "P7"),
         (Edit("service/checkpoint/shape.py", "    _set_manifest(files, format=manifest.SWITCHING)\n", ""),),
         (_RESHAPE + "test_a_reshape_that_is_interrupted_leaves_a_checkpoint_that_goes_on",),
-    ),
-    Mutation(
-        "reshape-begun-batch",
-        "the batch that was begun keeps the former number of partitions",
-        "it is repeated with a part of the state",
-        ("P1",),
-        (
-            Edit(
-                "service/checkpoint/shape.py",
-                "    for batch in (switch.batch, switch.batch + 1):",
-                "    for batch in (switch.batch,):",
-            ),
-        ),
-        (_RESHAPE + "test_a_batch_that_was_begun_is_repeated_in_the_other_buckets",),
     ),
     Mutation(
         "views-unmarked",

@@ -6,25 +6,10 @@ _LEASE = "tests/integration/test_lease.py::"
 _RESUME = "tests/integration/test_resume.py::"
 _CHECKPOINT = "tests/stream/test_checkpoint.py::"
 _REFRESHER = "tests/integration/test_refresher.py::"
-_SHARDS = "tests/integration/test_shards.py::"
 _SKIPS = "tests/unit/test_skips.py::"
 _PACE = "tests/integration/test_back_pressure.py::"
 
 MUTATIONS = (
-    Mutation(
-        "limit-of-the-start",
-        "the limit of a batch is computed and not set in the running query",
-        "a batch of a backlog takes minutes",
-        ("P8",),
-        (
-            Edit(
-                "service/pipeline/back_pressure.py",
-                """    getattr(execution, "uniqueSources_$eq")(limits.updated(limits.head()._1(), limit))\n""",
-                """    limits.updated(limits.head()._1(), limit)\n""",
-            ),
-        ),
-        (_PACE + "test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query",),
-    ),
     Mutation(
         "limit-of-the-plan-forgotten",
         "a batch that is repeated is judged by the limit of the new process",
@@ -61,42 +46,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "cold-batches-count",
-        "the first batches of a process count as those of a warm one do",
-        "after a stop a service reads small batches for half a minute, because its first one was slow",
-        ("P8",),
-        (
-            Edit(
-                "service/pipeline/back_pressure.py",
-                "        if self._batches > COLD:\n",
-                "        if self._batches > 0:\n",
-            ),
-        ),
-        (
-            "tests/unit/test_back_pressure.py::"
-            "test_batches_of_a_cold_process_do_not_keep_a_backlog_small[2.0-120000-4-2-15-15000]",
-        ),
-    ),
-    Mutation(
-        "always-cold",
-        "a process is taken for cold for as long as it runs",
-        "batches of a catch-up take one and a half targets, for ever",
-        ("P8",),
-        (Edit("service/pipeline/back_pressure.py", "        self._batches += 1\n", "        self._batches = 2\n"),),
-        (
-            "tests/unit/test_back_pressure.py::"
-            "test_batches_of_a_backlog_come_to_the_target_and_never_exceed_it_on_a_steady_machine[25000]",
-        ),
-    ),
-    Mutation(
-        "bytes-do-not-count",
-        "the size of records does not count for the limit of a batch",
-        "where small and large records take turns, batches take a multiple of the target",
-        ("P8",),
-        (Edit("service/pipeline/back_pressure.py", "        if largest:\n", "        if False:\n"),),
-        ("tests/unit/test_back_pressure.py::test_the_largest_of_the_last_records_count_for_the_next_batch",),
-    ),
-    Mutation(
         "silence-despite-lag",
         "values are closed up to a time from which records are left to read",
         "values are closed that readings on their way belong to",
@@ -111,23 +60,6 @@ MUTATIONS = (
         (
             "tests/unit/test_idle_detection.py::test_nothing_is_closed_while_something_is_left_to_read",
             "tests/unit/test_transcripts.py::test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not",
-        ),
-    ),
-    Mutation(
-        "silence-ends-with-any-record",
-        "the idle timer restarts where a record is unread, though it is read by the next look",
-        "heartbeats and rejects keep windows and sessions open for ever",
-        ("P1",),
-        (
-            Edit(
-                "service/daemon/idle_detection.py",
-                "filter(None, ((asked_ms, ends), self.unread))",
-                "((asked_ms, ends),)",
-            ),
-        ),
-        (
-            "tests/unit/test_idle_detection.py::"
-            "test_records_of_which_none_is_admitted_end_no_silence_though_one_is_unread_at_every_look",
         ),
     ),
     Mutation(
@@ -195,17 +127,6 @@ MUTATIONS = (
         (_CHECKPOINT + "test_a_checkpoint_without_its_logs_is_refused_and_not_begun_again",),
     ),
     Mutation(
-        "misfit-unseen",
-        "a start is not compared with the checkpoint's manifest",
-        "state of other settings, or of another topic, is gone on with",
-        ("P1", "P7"),
-        (Edit("service/checkpoint/resume.py", "            manifest.require(str(files), current, expected)\n", ""),),
-        (
-            _RESUME + "test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says",
-            _RESUME + "test_a_topic_that_was_made_again_is_noticed",
-        ),
-    ),
-    Mutation(
         "half-begun-again",
         "a new checkpoint takes the place of one whose records cannot all be read again",
         "windows and sessions lack what came before, and no error says so",
@@ -256,28 +177,6 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/daemon/refresher.py", "        if not self._is_repeated:", "        if True:"),),
         (_REFRESHER + "test_after_a_silence_the_first_batch_sees_the_newest_and_a_batch_that_is_replayed_what_it_saw",),
-    ),
-    Mutation(
-        "shards-one-epoch",
-        "a term takes an epoch that another shard has already",
-        "two writers have one epoch when the first shard has lost its newest writes: neither is refused",
-        ("P5",),
-        (Edit("service/daemon/lease.py", "if at_least >= self.epoch:", "if at_least > self.epoch:"),),
-        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
-    ),
-    Mutation(
-        "shards-unfenced",
-        "a term puts its epoch into the first shard only",
-        "a former writer goes on in the other shards",
-        ("P5",),
-        (
-            Edit(
-                "service/daemon/lease.py",
-                "at_least = max((self._follow(keys) for keys in others), default=0)",
-                "at_least = 0",
-            ),
-        ),
-        (_SHARDS + "test_a_lease_fences_every_shard_before_its_term_begins[one Redis]",),
     ),
     Mutation(
         "skip-swallows-a-neighbour",

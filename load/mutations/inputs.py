@@ -5,7 +5,6 @@ from load.mutations.mutation import Edit, Mutation
 _SHAPES = "tests/stream/test_inputs.py::"
 _TOPICS = "tests/integration/test_topics.py::"
 _ARRAYS, _CUTS = "tests/stream/test_arrays.py::", "tests/unit/test_arrays.py::"
-_PLACES = "tests/integration/test_arrays.py::"
 
 MUTATIONS = (
     Mutation(
@@ -21,34 +20,6 @@ MUTATIONS = (
             ),
         ),
         (_SHAPES + "test_a_device_on_two_topics_is_one_device_with_one_session",),
-    ),
-    Mutation(
-        "filter-of-another-input",
-        "the filter of an input is not asked about its records",
-        "records that the input should leave out are in the values",
-        ("P1", "P4"),
-        (
-            Edit(
-                "service/admission/inputs.py",
-                "return choose([part(form) for form in settings.forms])",
-                "return choose([part(settings.forms[0]) for _ in settings.forms])",
-            ),
-        ),
-        (_SHAPES + "test_the_filter_of_an_input_is_asked_about_its_own_records_only",),
-    ),
-    Mutation(
-        "new-topic-from-its-beginning",
-        "the offset log gets no begin of a new topic, so Spark begins at its first record",
-        'with kafka.starting = "latest" old records are read',
-        ("P1",),
-        (
-            Edit(
-                "service/checkpoint/topics.py",
-                "logs.replace(files, name, {**kept, **begin})",
-                "logs.replace(files, name, kept)",
-            ),
-        ),
-        (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
     ),
     Mutation(
         "left-topic-forgotten",
@@ -85,36 +56,6 @@ MUTATIONS = (
             ),
         ),
         (_TOPICS + "test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them",),
-    ),
-    Mutation(
-        "new-topic-is-a-loss",
-        "progress that does not have a topic yet counts as lost",
-        "all values are published again when a topic comes",
-        ("P8",),
-        (
-            Edit(
-                "service/recompute/republish.py",
-                "reached.get(topic, came.get(topic, {}))",
-                "reached.get(topic, {})",
-            ),
-        ),
-        (_TOPICS + "test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was",),
-    ),
-    Mutation(
-        "array-by-its-first-bad-element",
-        "an array with an element that is no object is rejected as a whole",
-        "the good readings of a record are lost with a bad one",
-        ("P1", "P4"),
-        (
-            Edit(
-                "service/admission/expansion.py",
-                "        if found is None:\n            return [(text, own, None, None)]",
-                "        if found is not None and not all(each.startswith(b'{') for each in found):\n"
-                '            return [(value, own, "undecodable", "")]\n'
-                "        if found is None:\n            return [(text, own, None, None)]",
-            ),
-        ),
-        (_ARRAYS + "test_each_reading_is_admitted_filtered_or_rejected_alone_as_the_oracle_does",),
     ),
     Mutation(
         "element-without-its-index",
@@ -160,47 +101,5 @@ MUTATIONS = (
             ),
         ),
         (_CUTS + "test_a_bomb_is_refused_before_it_is_unpacked",),
-    ),
-    Mutation(
-        "records-of-any-bytes",
-        "Spark hands 10,000 records to Python at once, however large",
-        "records of gateways take all memory of the driver's JVM, at each start",
-        ("P6",),
-        (
-            Edit(
-                "service/admission/expansion.py",
-                '"spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES)',
-                '"spark.sql.execution.arrow.maxBytesPerBatch", "2147483647"',
-            ),
-        ),
-        (_ARRAYS + "test_large_records_are_handed_to_python_in_batches_of_bounded_bytes",),
-    ),
-    Mutation(
-        "all-of-a-record-corrected",
-        "late readings of arrays lose their index",
-        "a correction marks another reading of the record, and adds readings twice",
-        ("P1",),
-        (
-            Edit(
-                "service/recompute/late.py",
-                "    if expansion.INDEX in table.column_names:",
-                "    if False:",
-            ),
-        ),
-        (_PLACES + "test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place",),
-    ),
-    Mutation(
-        "record-of-an-element",
-        "a reject of a reading of an array has all bytes of its record",
-        "100,000 rejects of one record fill the rejects topic, and a replay sends all of its readings again",
-        ("P4", "P6"),
-        (
-            Edit(
-                "service/rejects/delivery.py",
-                "            if record is not None and index is not None:",
-                "            if False:",
-            ),
-        ),
-        (_PLACES + "test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place",),
     ),
 )

@@ -3,8 +3,6 @@
 from load.mutations.mutation import Edit, Mutation
 
 _MANIFESTS = "tests/unit/test_manifests.py::"
-_CONDITIONS = "tests/unit/test_conditions.py::"
-_QUALITY = "tests/unit/test_quality.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 _OURS_ALONE = (
     "tests/integration/test_end_to_end.py::"
@@ -22,28 +20,6 @@ MUTATIONS = (
             "tests/integration/test_driver.py::"
             "test_drivers_of_one_checkpoint_that_freeze_hang_lose_redis_or_spark_or_reach_a_limit",
         ),
-    ),
-    Mutation(
-        "conditions-begin-again",
-        "the service forgets since when a condition lasts",
-        "no condition with a duration ever fires: the page says that nothing needs attention",
-        ("P7",),
-        (Edit("service/monitoring/conditions.py", "_since(former.get(labels), now_s)", "_since(None, now_s)"),),
-        (f"{_CONDITIONS}test_a_condition_is_pending_for_its_time_then_fires_and_begins_again_after_an_interruption",),
-    ),
-    Mutation(
-        "rate-not-extrapolated",
-        "an increase is that of the samples, not of the range",
-        "the service and Prometheus disagree on what fires",
-        ("P7",),
-        (
-            Edit(
-                "service/monitoring/promql.py",
-                "return grown * (sampled_s + to_start_s + to_end_s) / sampled_s",
-                "return grown * range_s / sampled_s",
-            ),
-        ),
-        (f"{_CONDITIONS}test_an_expression_has_the_elements_that_prometheus_gives_it",),
     ),
     Mutation(
         "alerts-differ",
@@ -85,21 +61,6 @@ MUTATIONS = (
         ("tests/unit/test_checkpoint_stores.py::test_files_are_committed_as_their_file_system_can",),
     ),
     Mutation(
-        "start-waits-for-load",
-        "the first batch waits for executors that only come with load",
-        "each start with dynamic allocation takes half a minute longer",
-        ("P8",),
-        (
-            Edit(
-                "service/spark/session.py", "    return min(cores, first * ", "    return cores or min(cores, first * "
-            ),
-        ),
-        (
-            "tests/unit/test_session.py::"
-            "test_a_start_waits_for_the_first_executors_where_more_come_with_the_load[more3-2]",
-        ),
-    ),
-    Mutation(
         "snapshot-of-the-newest",
         "tasks of a remote checkpoint look up the snapshot of another batch",
         "a task that runs again reads other attributes than the first one",
@@ -133,78 +94,12 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "open-transaction-unseen",
-        "the lag ends where the oldest open transaction begins",
-        "a transaction that never ends holds back its partition, and the lag is 0",
-        ("P7",),
-        (
-            Edit(
-                "service/monitoring/lag.py",
-                "clients.consumer(self._kafka, small=True, uncommitted=True)",
-                "clients.consumer(self._kafka, small=True)",
-            ),
-        ),
-        (_TRANSACTIONS + "test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read",),
-    ),
-    Mutation(
-        "counters-begin-late",
-        "a counter's series begins with its first event",
-        "to Prometheus the first loss is no increase, and no alert fires",
-        ("P7",),
-        (Edit("service/monitoring/series.py", "            counter.labels(value)\n", "            pass\n"),),
-        ("tests/unit/test_alerts.py::test_without_promtool_a_rule_that_selects_nothing_is_still_found",),
-    ),
-    Mutation(
-        "lag-stands",
-        "the last lags are shown while Kafka does not answer",
-        "an outage looks like a service that keeps up",
-        ("P7",),
-        (
-            Edit(
-                "service/monitoring/metrics.py",
-                '        self.failures.labels("lag").inc()\n        self.lag.clear()\n',
-                '        self.failures.labels("lag").inc()\n',
-            ),
-        ),
-        ("tests/unit/test_alerts.py::test_lags_are_not_shown_while_kafka_does_not_answer",),
-    ),
-    Mutation(
         "state-of-two-attempts",
         "state files are named by their batch alone",
         "after a kill, a batch goes on from a snapshot of one attempt and the changes of another",
         ("P1",),
         (Edit("deploy/spark-defaults.conf", "checkpointFormatVersion 2", "checkpointFormatVersion 1"),),
         ("tests/stream/test_state_by_change.py::test_a_repeated_batch_goes_on_from_its_own_state_alone",),
-    ),
-    Mutation(
-        "rebuild-without-lag",
-        "what no batch of the checkpoint has read counts as read",
-        "silence closes open sessions and windows while a rebuild reads the topic",
-        ("P1", "P2"),
-        (Edit("service/monitoring/lag.py", "first.get(topic, {}).get(p, begin)", "_"),),
-        ("tests/integration/test_lag.py::test_what_an_older_checkpoint_has_read_is_to_be_read_again",),
-    ),
-    Mutation(
-        "drawn-from-the-whole",
-        "expectations are drawn from the whole sample alone, not from pieces of the size that is checked",
-        "good samples do not meet them: in a smaller one a device is there less often, and means differ more",
-        (),
-        (
-            Edit(
-                "service/quality/profile.py",
-                "[table, *(table.slice(n * piece, piece) for n in range(table.num_rows // piece))]",
-                "[table]",
-            ),
-        ),
-        (_QUALITY + "test_what_is_drawn_is_what_the_sample_has",),
-    ),
-    Mutation(
-        "rejected-lacks-measures",
-        "what is missing of a measure is asked of records that were not admitted, too",
-        "one cause makes many expectations fail, and the one that names it is among them",
-        (),
-        (Edit("service/quality/profile.py", ", row_condition=IS_ADMITTED)", ")"),),
-        (_QUALITY + "test_a_fault_of_each_kind_is_named",),
     ),
     Mutation(
         "printed-raw",
@@ -223,36 +118,6 @@ MUTATIONS = (
         ("tests/unit/test_support.py::test_no_canary_is_in_the_archive_or_on_the_screen",),
     ),
     Mutation(
-        "home-unescaped",
-        "the page at / shows texts of errors as they are",
-        "a device's text runs a script in the browser of who looks at the service",
-        ("P6",),
-        (Edit("service/monitoring/home_page.py", "{escape(error['text'])}", "{error['text']}"),),
-        ("tests/unit/test_home_page.py::test_what_is_wrong_comes_first_with_the_name_of_its_alert",),
-    ),
-    Mutation(
-        "report-unescaped",
-        "the report on a sample shows what a device wrote as it is",
-        "a device id runs a script in the browser of who looks at /quality",
-        ("P6",),
-        (Edit("service/quality/validation.py", "return html.escape(value)", "return value"),),
-        ("tests/unit/test_quality.py::test_no_text_of_a_device_is_active_in_the_report",),
-    ),
-    Mutation(
-        "check-fails-in-silence",
-        "a sample that cannot be checked is not counted",
-        "nobody knows that nothing is checked any more",
-        ("P7",),
-        (
-            Edit(
-                "service/quality/checker.py",
-                "        self._metrics.quality.failures.inc()\n",
-                "",
-            ),
-        ),
-        ("tests/integration/test_quality.py::test_a_drifted_measure_is_named_while_the_stream_goes_on",),
-    ),
-    Mutation(
         "all-interfaces",
         "deploy/run leaves it to Spark where the driver listens",
         "another host reaches its ports",
@@ -266,14 +131,6 @@ MUTATIONS = (
         "another user of the host reads what devices have sent",
         ("P9",),
         (Edit("deploy/spark-defaults.conf", "spark.hadoop.fs.permissions.umask-mode 077\n", ""),),
-        (_OURS_ALONE,),
-    ),
-    Mutation(
-        "java-options-replaced",
-        "our Java options are in the setting that an operator's replace",
-        "with any option of an operator's the limits of Avro are gone, and a poisoned record ends the JVM",
-        ("P6",),
-        (Edit("deploy/spark-defaults.conf", "spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions"),),
         (_OURS_ALONE,),
     ),
     Mutation(
@@ -294,42 +151,6 @@ MUTATIONS = (
             "tests/unit/test_server.py::"
             "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
         ),
-    ),
-    Mutation(
-        "permit-lost",
-        "a connection whose thread cannot start keeps its permit",
-        "after 32 such connections the metrics port answers nobody until the process ends",
-        ("P9",),
-        (
-            Edit(
-                "service/monitoring/server.py",
-                "            self._free.release()\n            self.shutdown_request",
-                "            self.shutdown_request",
-            ),
-        ),
-        ("tests/unit/test_server.py::test_a_thread_that_cannot_start_costs_its_connection_and_no_other[request]",),
-    ),
-    Mutation(
-        "lag-of-a-query",
-        "between two queries nobody asks Kafka for the lag",
-        "TidemarkLagUnknown fires while Redis is away, and the lag stands",
-        ("P7",),
-        (
-            Edit(
-                "service/monitoring/lag.py",
-                "                if not is_last:\n",
-                "                if not is_last and self._level is not None:\n",
-            ),
-        ),
-        ("tests/integration/test_daemon.py::test_the_lag_is_known_and_grows_while_redis_is_away",),
-    ),
-    Mutation(
-        "headroom-measured-once",
-        "the partition of the oldest unread record stays paused after the first measurement",
-        "the headroom of a backlog never falls, and nobody is told that records are about to be deleted",
-        ("P7",),
-        (Edit("service/kafka/offsets.py", "    consumer.resume(list(places))\n", ""),),
-        ("tests/integration/test_resume.py::test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record",),
     ),
     Mutation(
         "trace-with-error-text",

@@ -8,22 +8,10 @@ _ORDER = _PUBLICATION + "test_a_step_that_fails_leaves_those_before_it_done_and_
 _REPORTED = _PUBLICATION + "test_a_batch_is_reported_when_all_is_published_and_committed_only_then"
 _SHARDS = "tests/integration/test_shards.py::"
 _COVERED = "tests/integration/test_covered.py::"
-_WALKS = "tests/integration/test_walks.py::test_a_random_walk_ends_as_plain_lists_say"
 _REPUBLISH = "tests/integration/test_republish.py::"
 _TRANSACTIONS = "tests/integration/test_transactions.py::"
 
 MUTATIONS = (
-    Mutation(
-        "reached-not-kept",
-        "a query remembers what progress held when it began, not what its last batch wrote",
-        "an older copy of the data is taken for the present, and its values become final",
-        ("P1", "P7"),
-        (Edit("service/pipeline/builder.py", "        term.published = term.epoch, batch\n", ""),),
-        (
-            _PUBLICATION
-            + "test_writes_that_redis_lost_between_two_batches_are_noticed_by_the_next_and_nothing_is_written",
-        ),
-    ),
     Mutation(
         "restart-unseen",
         "the progress key is written to a Redis that was restarted in the middle of the batch",
@@ -37,45 +25,6 @@ MUTATIONS = (
             ),
         ),
         (_PUBLISH + "test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it",),
-    ),
-    Mutation(
-        "list-of-closed-session",
-        "a session that is closed neither renews its device's list nor enters one that is gone",
-        "the list expires before the sessions that it names, and readers do not find them",
-        ("P1",),
-        (
-            Edit(
-                "service/publication/publish.lua",
-                "      elseif a.list_ttl and state[i] == 'closed' and call('PEXPIRE', list_of(key), a.list_ttl) == 0 then\n",
-                "      elseif false then\n",
-            ),
-        ),
-        (_PUBLISH + "test_a_session_that_is_closed_renews_its_list_and_enters_one_that_is_gone",),
-    ),
-    Mutation(
-        "plain-hset",
-        "values are written with HSET from Python, without the script",
-        "nothing compares epoch, batch, seal or count",
-        ("P2", "P5"),
-        (
-            Edit(
-                "service/pipeline/batch_publisher.py",
-                "replies = self._link(shard).run(chain(begun, [first], calls), budget)",
-                "import redis\n"
-                "        with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as plain:\n"
-                "            who = {'epoch': self.micro_batch.epoch, 'batch': self.micro_batch.batch}\n"
-                "            for each in self._rows(shard, changes):\n"
-                "                for number, key in enumerate(each.keys):\n"
-                "                    values = {name: column[number] for name, column in each.fields.items()}\n"
-                "                    plain.hset(key, mapping={**who, **{k: v for k, v in values.items() if v is not None}})\n"
-                "        replies: list[list[int]] = []",
-            ),
-        ),
-        (
-            _PUBLISH + "test_a_stale_epoch_is_refused_even_for_keys_that_nobody_has_written",
-            _PUBLISH + "test_a_final_window_does_not_change",
-            _PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",
-        ),
     ),
     Mutation(
         "torn-value",
@@ -113,17 +62,6 @@ MUTATIONS = (
         (_TRANSACTIONS + "test_aborted_records_count_nowhere_and_are_not_lost",),
     ),
     Mutation(
-        "contract-unasked",
-        "a service goes on with the values of an earlier contract",
-        "readers of either contract meet values of the other",
-        ("P2",),
-        (Edit("service/publication/meta.py", "if version != CONTRACT:", "if version > CONTRACT:"),),
-        (
-            "tests/integration/test_republish.py::"
-            "test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone",
-        ),
-    ),
-    Mutation(
         "writing-unmarked",
         "progress does not say that a batch is being written",
         "a reader takes the keys of two batches for one state",
@@ -157,42 +95,6 @@ MUTATIONS = (
             ),
         ),
         (_ORDER + "[2_values]", _REPORTED),
-    ),
-    Mutation(
-        "failure-committed",
-        "a batch whose publishing failed is committed all the same",
-        "what Redis refused is never written",
-        ("P1",),
-        (
-            Edit(
-                "service/pipeline/builder.py",
-                "            self.failure = error\n            raise\n",
-                "            self.failure = error\n",
-            ),
-        ),
-        (_ORDER + "[2_values]",),
-    ),
-    Mutation(
-        "progress-first",
-        "the progress key is written before the values",
-        "it claims readings that no value includes",
-        ("P1",),
-        (
-            Edit(
-                "service/pipeline/builder.py",
-                "        planned = clock.monotonic_s()\n",
-                "        sink.progress()\n        planned = clock.monotonic_s()\n",
-            ),
-        ),
-        (_ORDER + "[2_values]",),
-    ),
-    Mutation(
-        "open-again-is-complete",
-        "a republish writes windows that are open in the state as if they were complete",
-        "during a rebuild they are parts of windows that progress calls final, and stay so for ever",
-        ("P1",),
-        (Edit("service/publication/rows.py", '"again": True}', '"again": True, "complete": True}'),),
-        (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
     ),
     Mutation(
         "rejects-not-flushed",
@@ -275,39 +177,5 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/redis/link.py", " {information.get('master_replid')}", ""),),
         (_SHARDS + "test_a_primary_that_was_failed_over_and_back_is_another_one",),
-    ),
-    Mutation(
-        "half-moved-call",
-        "a call does not name a key that never exists",
-        "while its slot moves, a call runs until it comes to a key that has moved, or to a new one",
-        ("P3",),
-        (Edit("service/publication/rows.py", "return *known, keys.absent", "return known"),),
-        (_SHARDS + "test_a_call_waits_while_its_slot_moves[marks1]",),
-    ),
-    Mutation(
-        "shards-changed",
-        "a service starts on a prefix with another number of shards",
-        "readers and writer look for a key in different shards",
-        ("P2",),
-        (Edit("service/publication/meta.py", "if shards_there != options.shards:", "if False:"),),
-        (_SHARDS + "test_a_prefix_keeps_its_number_of_shards[3-4]",),
-    ),
-    Mutation(
-        "merge-unseen",
-        "a session that silence has closed stays closed when an earlier reading makes it part of another",
-        "its readings are in two closed sessions, and no correction of its device ever ends",
-        ("P1",),
-        (
-            Edit(
-                "service/publication/rows.py",
-                '"content": ("count", "last", "merged_into")',
-                '"content": ("count", "last")',
-            ),
-        ),
-        (
-            _PUBLISH + "test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks[merged]",
-            "tests/integration/test_silence.py::test_an_earlier_reading_joins_sessions_that_silence_has_closed",
-            _WALKS,
-        ),
     ),
 )

@@ -12,20 +12,6 @@ _SCRIPTS = "tests/stream/test_pass.py::"
 
 MUTATIONS = (
     Mutation(
-        "count-only-with-a-value",
-        "a view without measures does not count readings",
-        "events that have no number are in no view",
-        ("P1",),
-        (
-            Edit(
-                "service/aggregation/partial_aggregation.py",
-                "of_panes[EVENTS] = np.zeros(len(of.event_ms))",
-                "of_panes[EVENTS] = np.full(len(of.event_ms), np.nan)",
-            ),
-        ),
-        ("tests/stream/test_events.py::test_an_input_without_measures_has_counts_sessions_and_devices",),
-    ),
-    Mutation(
         "filtered-not-counted",
         "records that the input's filter does not let in are dropped without being counted",
         "nobody can tell a filtered record from a lost one",
@@ -68,25 +54,6 @@ MUTATIONS = (
         ("tests/unit/test_settings.py::test_a_text_that_is_neither_a_path_nor_an_expression_is_refused",),
     ),
     Mutation(
-        "absent-measures-not-counted",
-        "the fold does not count the readings that have a measure",
-        "a path that no record has looks like one that every record has",
-        ("P4",),
-        (
-            Edit(
-                "service/aggregation/task_counters.py",
-                "counts = [[readings.num_rows - readings[name].null_count] for name in measures]",
-                "counts = [[readings.num_rows] for name in measures]",
-            ),
-            Edit(
-                "service/aggregation/task_counters.py",
-                "np.bincount(inputs[readings[name].is_valid().to_numpy()])",
-                "np.bincount(inputs)",
-            ),
-        ),
-        ("tests/unit/test_partial_aggregation.py::test_readings_are_counted_by_input_and_measure",),
-    ),
-    Mutation(
         "division-by-zero-is-missing",
         "an expression that divides by 0 leaves its measure out",
         "a reading loses a measure and nobody sees it",
@@ -99,28 +66,6 @@ MUTATIONS = (
             ),
         ),
         (_EXPRESSIONS + "test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null",),
-    ),
-    Mutation(
-        "any-function-in-an-expression",
-        "an expression may call any function of the engine",
-        "a replay computes other values than the first run",
-        ("P1",),
-        (
-            Edit(
-                "service/admission/expressions.py",
-                "if others := [name for name in parsed.functions if name not in FUNCTIONS]:",
-                "if others := [name for name in parsed.functions if name == FUNCTIONS]:",
-            ),
-        ),
-        (_EXPRESSIONS + "test_an_expression_that_could_differ_or_is_no_number_is_refused_by_name",),
-    ),
-    Mutation(
-        "message-by-the-first-type",
-        "a Protobuf record is read as the first message of its file",
-        "a record of one type counts as a reading of another one",
-        ("P4",),
-        (Edit("service/admission/protobuf.py", "    for number in path:\n", "    for number in (0,):\n"),),
-        (_PROTOBUF,),
     ),
     Mutation(
         "damage-is-not-caught",
@@ -137,20 +82,6 @@ MUTATIONS = (
         (_PROTOBUF,),
     ),
     Mutation(
-        "method-of-a-message",
-        "a method of a Protobuf message is called on the message",
-        "a schema with a field of the method's name stops the service",
-        ("P6",),
-        (
-            Edit(
-                "service/admission/protobuf.py",
-                "field = kind.DESCRIPTOR.fields_by_name.get(part)",
-                "field = message.DESCRIPTOR.fields_by_name.get(part)",
-            ),
-        ),
-        ("tests/stream/test_protobuf.py::test_a_field_may_have_the_name_of_a_method_of_its_message",),
-    ),
-    Mutation(
         "unmapped-field-decides",
         "the reader's schema of Avro has all fields of the records around the mapped ones",
         "a new symbol or type in a field that nobody maps rejects the record",
@@ -165,17 +96,6 @@ MUTATIONS = (
         (_DECODERS + "test_a_field_that_is_not_mapped_does_not_decide_about_a_record",),
     ),
     Mutation(
-        "nan-decides",
-        "JSON with NaN in any field cannot be decoded",
-        "a NaN in a field that nobody maps rejects the record",
-        ("P4",),
-        (Edit("service/admission/decode.py", '"allowNonNumericNumbers": "true"', '"allowNonNumericNumbers": "false"'),),
-        (
-            _DECODERS + "test_a_field_that_is_not_mapped_does_not_decide_about_a_record",
-            _DECODERS + "test_both_decoders_give_the_same_answer_to_json",
-        ),
-    ),
-    Mutation(
         "decoders-differ",
         "the decoder of the commands takes a negative index of a union from the end, as fastavro does",
         "a reject is explained by its size, and `try` shows values that the service does not have",
@@ -188,34 +108,6 @@ MUTATIONS = (
             ),
         ),
         (_DECODERS + "test_both_decoders_give_the_same_answer_to_avro",),
-    ),
-    Mutation(
-        "half-of-a-character",
-        "an id of JSON may be half of a character",
-        "devices with different ids count as one device, '?'",
-        ("P4",),
-        (
-            Edit(
-                "service/admission/decode.py",
-                'text.contains("?") & F.col(TEXT + self._name).rlike(HALF)',
-                'text.contains("?") & F.lit(False)',
-            ),
-        ),
-        ("tests/stream/test_json.py::test_a_value_is_admitted_or_rejected_for_what_it_holds",),
-    ),
-    Mutation(
-        "json-of-any-id",
-        "JSON behind a schema id is decoded whatever the id is",
-        "records of other subjects count as readings",
-        ("P4",),
-        (
-            Edit(
-                "service/admission/decode.py",
-                '.when(~is_known, "unknown_schema")',
-                '.when(~is_known & F.lit(not self._settings.is_json), "unknown_schema")',
-            ),
-        ),
-        ("tests/stream/test_json_schema.py::test_a_record_is_decoded_behind_a_known_id_or_rejected_alone",),
     ),
     Mutation(
         "values-without-limit",
@@ -268,21 +160,6 @@ MUTATIONS = (
         (_ADMISSION + "test_service_and_oracle_allow_the_same_characters_and_lengths_of_a_device_id",),
     ),
     Mutation(
-        "early-of-anybody",
-        "a device's clock is judged before whether it is known",
-        "early readings of invented devices leave a key each, where unknown devices are to be rejected",
-        ("P6",),
-        (
-            Edit("service/admission/readings.py", '        .when(is_unknown, "unknown_device")\n', ""),
-            Edit(
-                "service/admission/readings.py",
-                '(event < 0), "late")',
-                '(event < 0), "late").when(is_unknown, "unknown_device")',
-            ),
-        ),
-        (_ADMISSION + "test_of_several_reasons_the_first_in_the_list_is_given",),
-    ),
-    Mutation(
         "schemas-of-all",
         "any id of the registry is decoded, whatever its subject",
         "a device that names foreign ids restarts the query for each, and the plan grows",
@@ -295,17 +172,6 @@ MUTATIONS = (
             ),
         ),
         (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),
-    ),
-    Mutation(
-        "schemas-without-end",
-        "a plan takes whatever schema it finds",
-        "a folder or subject with thousands of versions makes a plan that no batch ends with",
-        ("P6",),
-        (
-            Edit("service/admission/schema_catalog.py", "len(self._schemas) >= MAX_SCHEMAS", "False"),
-            Edit("service/admission/schema_catalog.py", "if len(schemas) <= MAX_SCHEMAS:", "if True:"),
-        ),
-        (_BOOK + "test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest",),
     ),
     Mutation(
         "admission-by-now",
@@ -361,23 +227,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "garbage-ids-a-few-at-a-time",
-        "a batch full of unknown schema ids is decoded again for each few of them",
-        "a device that sends garbage holds all others up four times as long as the decoding takes",
-        ("P8",),
-        (
-            Edit(
-                "service/pipeline/builder.py",
-                "left - 1 if len(undecided.ids) < unknown_schemas.IDS_AT_ONCE else 0",
-                "left - 1",
-            ),
-        ),
-        (
-            "tests/unit/test_look_ups.py::"
-            "test_a_batch_runs_once_more_for_each_task_with_new_ids_and_once_for_one_with_too_many",
-        ),
-    ),
-    Mutation(
         "final-window-reopened",
         "a reading below the watermark is admitted",
         "a window that was published as final begins again with a part of its readings",
@@ -393,14 +242,6 @@ MUTATIONS = (
             "tests/unit/test_partial_aggregation.py::test_readings_below_the_watermark_are_late_and_can_be_found",
             "tests/integration/test_behind.py::test_what_comes_behind_the_watermark_is_rejected_as_late",
         ),
-    ),
-    Mutation(
-        "no-text-asked",
-        "the reference is asked for device ids that are no UTF-8",
-        "one record ends the query, and again at each start",
-        ("P6",),
-        (Edit("service/reference/lookup.py", "_readable(encoded.dictionary)", "encoded.dictionary"),),
-        ("tests/stream/test_reference.py::test_an_id_that_is_no_utf8_is_rejected_and_disturbs_no_look_up",),
     ),
     Mutation(
         "room-forgotten",
@@ -426,17 +267,6 @@ MUTATIONS = (
         ),
         (
             "tests/unit/test_partial_aggregation.py::test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_read",
-        ),
-    ),
-    Mutation(
-        "silent-bucket-unrecoverable",
-        "a batch tells event time only to some of the buckets",
-        "the session of a device that falls silent never closes",
-        ("P1",),
-        (Edit("service/aggregation/partial_aggregation.py", "np.arange(self.buckets, dtype", "np.arange(1, dtype"),),
-        (
-            "tests/unit/test_partial_aggregation.py::test_every_bucket_is_told_what_was_read_of_each_partition",
-            _SCRIPTS + "test_silent_buckets_are_closed_and_closed_windows_leave_the_state",
         ),
     ),
     Mutation(
@@ -472,19 +302,5 @@ MUTATIONS = (
             ),
         ),
         ("tests/unit/test_attributes.py::test_two_devices_of_one_hash_are_two_devices",),
-    ),
-    Mutation(
-        "own-range-unasked",
-        "admission goes by the ranges of the settings alone",
-        "values that are impossible for the device are in its results",
-        ("P1",),
-        (
-            Edit(
-                "service/admission/readings.py",
-                "    own = lookup.bounds(settings) if has_own else {}\n",
-                "    own: dict[str, str] = {}\n",
-            ),
-        ),
-        ("tests/stream/test_admission.py::test_a_device_s_own_range_goes_before_that_of_all",),
     ),
 )

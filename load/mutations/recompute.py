@@ -33,20 +33,6 @@ MUTATIONS = (
         (_SETTLED + "test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows[republish]",),
     ),
     Mutation(
-        "correction-of-open",
-        "correct.lua writes values that are open in Redis",
-        "the daemon and a correction write the same key, and one of them is wrong",
-        ("P1", "P5"),
-        (
-            Edit(
-                "service/recompute/correct.lua",
-                "elseif is_there and not is_closed and stored[1] ~= 'merged' then",
-                "elseif false then",
-            ),
-        ),
-        (_CLOSED + "test_what_is_open_or_closed_by_silence_is_left_to_the_service",),
-    ),
-    Mutation(
         "correction-compares-counts",
         "correct.lua takes values with as many readings for the same",
         "outlets have the corrected value, and Redis keeps the former one",
@@ -98,30 +84,6 @@ MUTATIONS = (
         (_CLOSED + "test_a_final_window_gets_more_readings_and_says_so",),
     ),
     Mutation(
-        "correction-beside-republish",
-        "correct.lua writes while Redis is being republished to",
-        "a value is a correction of what Redis had lost",
-        ("P1",),
-        (Edit("service/recompute/correct.lua", "if (call('GET', KEYS[4]) or '') ~= a.mark then", "if false then"),),
-        (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
-    ),
-    Mutation(
-        "correction-forgets",
-        "a correction computes values without what earlier ones have put into them",
-        "each takes back the one before, or is refused",
-        ("P1",),
-        (Edit("service/recompute/correct.py", "run.admit(records, corrected_before)", "run.admit(records)"),),
-        (_AS_IF_IN_TIME,),
-    ),
-    Mutation(
-        "taken-not-corrected",
-        "what a killed correction has begun is no concern of the next one's",
-        "some values have a late reading and others do not, for ever",
-        ("P1",),
-        (Edit("service/recompute/late.py", 'if self.state(place) == "correcting" or (', "if ("),),
-        ("tests/unit/test_late.py::test_what_is_to_be_corrected",),
-    ),
-    Mutation(
         "corrected-too-early",
         "late readings are marked as corrected before the values are written",
         "a crash between the two loses them for good",
@@ -156,61 +118,6 @@ MUTATIONS = (
             ),
         ),
         (_REPUBLISH + "test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there",),
-    ),
-    Mutation(
-        "correction-twice",
-        "a late reading that was corrected is admitted with its record, too, when max_delay allows it now",
-        "a window counts it twice",
-        ("P1",),
-        (
-            Edit(
-                "service/recompute/late.py",
-                'if within or reject.place in applied or reject.reason == "behind":',
-                'if reject.reason == "behind":',
-            ),
-        ),
-        (
-            "tests/unit/test_late.py::"
-            "test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_was_raised",
-        ),
-    ),
-    Mutation(
-        "correction-of-former-views",
-        "a correction ends as if the service had the views of its beginning",
-        "a view that was added meanwhile lacks late readings that are marked as corrected",
-        ("P1",),
-        (Edit("service/recompute/correct.py", "                self._require_views()\n", ""),),
-        (_CORRECT + "test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes",),
-    ),
-    Mutation(
-        "correction-not-restored",
-        "a republish leaves closed values as they are where a correction is lost",
-        "late readings that are marked as corrected are in no value, for ever",
-        ("P1",),
-        (Edit("service/recompute/republish.py", "            self._corrected(marks)\n", ""),),
-        (_CORRECT + "test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to",),
-    ),
-    Mutation(
-        "loss-in-all-shards",
-        "a loss in one shard is repaired in all of them",
-        "shards that have lost nothing go back to the last committed batch",
-        ("P2",),
-        (Edit("service/recompute/republish.py", ", only=frozenset(losses))", ")"),),
-        (_REPUBLISH + "test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs",),
-    ),
-    Mutation(
-        "correction-to-any-redis",
-        "a correction goes on after a restart of Redis, which may have lost what it wrote",
-        "late readings are marked as corrected, and their values are gone",
-        ("P1",),
-        (
-            Edit(
-                "service/recompute/closed_sink.py",
-                "calls, Budget(options.retry_for_ms, place), self.servers[shard]",
-                "calls, Budget(options.retry_for_ms, place)",
-            ),
-        ),
-        (_CLOSED + "test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with",),
     ),
     Mutation(
         "view-shape-unchecked",

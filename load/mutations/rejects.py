@@ -2,12 +2,10 @@
 
 from load.mutations.mutation import Edit, Mutation
 
-_PUBLISH = "tests/integration/test_publish.py::"
 _REJECTS = "tests/integration/test_rejects.py::"
 _READMISSION = "tests/integration/test_readmission.py::"
 _COPIES = "tests/integration/test_reject_copies.py::"
 _TWO_PLACES = "tests/integration/test_two_places.py::"
-_REPUBLISH = "tests/integration/test_republish.py::"
 
 MUTATIONS = (
     Mutation(
@@ -23,28 +21,6 @@ MUTATIONS = (
             ),
         ),
         (_COPIES + "test_records_that_kafka_no_longer_has_are_sent_as_coordinates",),
-    ),
-    Mutation(
-        "too-large-replayed",
-        "a reject that its topic refuses as too large fails the batch",
-        "one device's large header stops the service for ever",
-        ("P6",),
-        (Edit("service/rejects/delivery.py", "if error.code() in _TOO_LARGE:", "if False:"),),
-        (_COPIES + "test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever",),
-    ),
-    Mutation(
-        "failed-copy-unseen",
-        "what the broker refuses counts as delivered",
-        "a reject is in no topic, and its record counts as processed",
-        ("P4",),
-        (
-            Edit(
-                "service/rejects/delivery.py",
-                "        if error is not None or missing:\n",
-                "        if False:\n",
-            ),
-        ),
-        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered",),
     ),
     Mutation(
         "copies-unbounded",
@@ -75,102 +51,12 @@ MUTATIONS = (
         (_READMISSION + "test_what_is_sent_again_is_sent_once_whoever_asks_how_often",),
     ),
     Mutation(
-        "replayed-without-admission",
-        "a replay sends what admission would reject again",
-        "the record is rejected a second time, and its reject is marked as replayed",
-        ("P4",),
-        (
-            Edit(
-                "service/commands/replay.py",
-                "                ready = _admissible(ready, readmission, counts, say)\n",
-                "                pass\n",
-            ),
-        ),
-        (_READMISSION + "test_what_is_sure_to_be_rejected_again_is_neither_sent_nor_marked",),
-    ),
-    Mutation(
-        "taken-not-looked-for",
-        "what a killed replay has begun is open again without a look into the topic",
-        "the next run sends again what the killed one had sent",
-        ("P4",),
-        (
-            Edit(
-                "service/commands/replay.py", "if name == ORIGIN and text is not None and text in places:", "if False:"
-            ),
-        ),
-        (_REJECTS + "test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice",),
-    ),
-    Mutation(
         "replay-not-fenced",
         "a replay goes on when another has begun",
         "both send the same rejects",
         ("P4",),
         (Edit("service/commands/replay.py", "    fence.check()\n", ""),),
         (_REJECTS + "test_a_run_that_another_has_overtaken_sends_nothing",),
-    ),
-    Mutation(
-        "fence-begins-again",
-        "runs that apply rejects count themselves, and begin again in a Redis that lost its data",
-        "two runs with the same number both send the same rejects",
-        ("P4",),
-        (Edit("service/rejects/fence.py", "self.number = self.began_ms", "self.number = 1 or self.began_ms"),),
-        (_REJECTS + "test_a_run_from_before_redis_lost_its_data_sends_nothing",),
-    ),
-    Mutation(
-        "republished-from-nothing",
-        "a host without a committed batch takes the request to republish for done",
-        "what Redis lost stays lost, and nothing says so any more",
-        ("P7",),
-        (
-            Edit(
-                "service/commands/republish.py",
-                "        _committed(spark, settings)\n        settings",
-                "        settings",
-            ),
-        ),
-        (_REPUBLISH + "test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays",),
-    ),
-    Mutation(
-        "own-headers-trusted",
-        "the first headers with Tidemark's names count, not the last ones",
-        "a device hides its reject, or says another reason, place and size of it",
-        ("P4", "P6"),
-        (
-            Edit(
-                "service/rejects/delivery.py",
-                "    own, added = everything[: -len(names)], everything[-len(names) :]\n",
-                "    own, added = [], [each for each in everything if each[0].startswith(HEADER)][: len(names)]\n",
-            ),
-        ),
-        (_REJECTS + "test_no_header_of_a_records_own_hides_or_changes_its_reject",),
-    ),
-    Mutation(
-        "origin-without-token",
-        "a record that says it was sent for a reject is believed",
-        "a device marks others' rejects as replayed, and they are never sent",
-        ("P4", "P6"),
-        (
-            Edit(
-                "service/commands/replay.py",
-                "places = {_origin(mark): place for place, mark in taken.items()}",
-                'places = {_origin(Mark(place, "open", {})): place for place in taken}',
-            ),
-        ),
-        (_REJECTS + "test_who_forges_an_origin_marks_nobodys_reject_as_replayed",),
-    ),
-    Mutation(
-        "late-mark-wins",
-        "of two marks of a reject the newer one counts, whatever it says",
-        "a run that comes too late makes a reject open again that is done",
-        ("P4",),
-        (
-            Edit(
-                "service/rejects/marks.py",
-                " and (mark.place not in newest or newest[mark.place].state not in ENDS)",
-                "",
-            ),
-        ),
-        (_REJECTS + "test_a_mark_that_comes_too_late_does_not_hide_the_end",),
     ),
     Mutation(
         "original-recomputed",

@@ -2,7 +2,6 @@
 
 from load.mutations.mutation import Edit, Mutation
 
-_CHANGING = "tests/stream/test_reference.py::"
 _TIME = "tests/unit/test_watermark.py::"
 _WINDOWS = "tests/unit/test_state_windows.py::"
 _STORE = "tests/unit/test_state_store.py::"
@@ -28,23 +27,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "rejects-dropped",
-        "records that are not admitted go nowhere",
-        "offsets consumed are no longer admitted + rejected",
-        ("P4",),
-        (
-            Edit(
-                "state/processor.py",
-                "if row[0] not in {PARTS, RUNS, TIMES}]",
-                "if row[0] not in {PARTS, RUNS, TIMES, REJECTS}]",
-            ),
-        ),
-        (
-            "tests/unit/test_state_processor.py::test_rejects_and_counts_pass_through_and_leave_no_state",
-            "tests/integration/test_publication.py::test_a_batch_is_reported_when_all_is_published_and_committed_only_then",
-        ),
-    ),
-    Mutation(
         "kept-state-trusted",
         "a worker uses the state that it keeps of a bucket whatever is stored",
         "a replay counts readings of the attempt that failed, and another worker's batches are lost",
@@ -59,14 +41,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "kept-state-caught-up",
-        "a worker brings the state that it keeps up to date without a look at where it came from",
-        "the deltas of the batches that count are added to the state of an attempt that failed",
-        ("P1",),
-        (Edit("state/store.py", "        if token != head.token:\n            return None\n", ""),),
-        (_STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",),
-    ),
-    Mutation(
         "token-of-bytes-alone",
         "a delta's token does not depend on the one before it",
         "states that differ in their base are taken for each other",
@@ -76,14 +50,6 @@ MUTATIONS = (
             _STORE + "test_a_state_that_went_another_way_after_the_same_base_is_not_caught_up_with",
             _STORE + "test_entries_that_do_not_belong_together_are_refused[a base of another state]",
         ),
-    ),
-    Mutation(
-        "deltas-pile-up",
-        "no base takes the place of the deltas",
-        "the state grows with each batch, and so does the time of a restart",
-        ("P6",),
-        (Edit("state/store.py", "if not (stored and delta) or _is_due(head, bucket):", "if not (stored and delta):"),),
-        (_STORE + "test_a_base_takes_the_place_of_deltas_that_are_as_many_bytes_or_too_many",),
     ),
     Mutation(
         "window-forgets",
@@ -112,17 +78,6 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "hold-of-an-hour",
-        "the watermark is never held back by more than an hour of event time",
-        "of a backlog after an outage most readings are late, though all were sent in time",
-        ("P1", "P7"),
-        (Edit("state/watermark.py", "min([line_ms, *bounds]))", "min([line_ms, *bounds]), line_ms - 3_600_000)"),),
-        (
-            _TIME + "test_the_wait_has_no_bound_in_event_time_and_is_over_when_the_partition_is_read",
-            "tests/integration/test_behind.py::test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read",
-        ),
-    ),
-    Mutation(
         "hold-for-ever",
         "a partition with unread records holds the watermark although none of them is read",
         "one partition that cannot be read keeps every window open",
@@ -130,33 +85,6 @@ MUTATIONS = (
         (Edit("service/checkpoint/event_time.py", "if now_s - read_s <= max_hold_ms / 1000]", "if now_s >= read_s]"),),
         (
             "tests/unit/test_event_time.py::test_the_watermark_does_not_wait_for_a_partition_that_is_not_read_for_max_hold",
-        ),
-    ),
-    Mutation(
-        "gap-of-all",
-        "sessions close by the gap of the settings, whatever the device's own is",
-        "a slow device's session is micro_batch, a fast one's joins what is two",
-        ("P1",),
-        (
-            Edit(
-                "state/table.py",
-                "    return np.where(own < 0, rules.gap_ms, own)\n",
-                "    return np.where(own < 0, own, rules.gap_ms)\n",
-            ),
-        ),
-        (
-            "tests/unit/test_state_table.py::test_devices_with_gaps_and_intervals_of_their_own_are_as_if_each_had_rules_of_its_own",
-            _CHANGING + "test_a_device_has_the_session_gap_and_the_interval_that_the_reference_says",
-        ),
-    ),
-    Mutation(
-        "quiet-unseen",
-        "nothing is due at the time of a device's next expected reading",
-        "a device that misses it is online until it is offline",
-        ("P1",),
-        (Edit("state/table.py", "    if expected.any():\n", "    if False:\n"),),
-        (
-            "tests/unit/test_state_table.py::test_a_device_is_quiet_between_its_expected_reading_and_the_end_of_its_session",
         ),
     ),
     Mutation(

@@ -1,6 +1,6 @@
 """Teeth: breaks the code on purpose, one mutation after the other, and shows that the tests notice.
 
-    python -m load.mutations.teeth [--json FILE] [--id fence-off --id ...] [--table]
+    python -m load.mutations.teeth [--json FILE] [--id fence-per-key --id ...] [--table]
 
 Each mutation of load/mutations/ is applied to a copy of the tree, where the tests that it names must go red: every one
 of them, by a failure of the test itself. Before that the same tests must be green on an unchanged copy. Exit status 0
