@@ -1,32 +1,15 @@
 # Tidemark's commands. On a machine with Python 3.11 and a JDK 17 each of them does its own set-up.
 #
-#   make demo    the main job on embedded servers, checked against an oracle  (FOR=60s RATE=5000 DEVICES=10000 JSON=out.json KEEP=1)
-#   make tutorial  the parts of docs/tutorial.md in the folder tutorial, until Ctrl-C
-#   make test    ruff, mypy and every test on real parts, by three processes       (ARGS="-k lease")
-#   make check   ruff, mypy, unit tests: five minutes on two slow cores
-#   make bench   catch-up rate, floor, steady latency, cost of a row, memory (QUICK=1 JSON=bench.json)
-#   make sql     ten questions in SQL over 100,000 devices, against the oracle (JSON=sql.json)
-#   make parity  an hour of the stream against its backfills, three outlets after faults against the oracle (SEED=7 JSON=parity.json)
-#   make faults  faults played against the whole service, judged by rules    (ID=F1 SEED=7 INPUTS=2 JSON=out.json; all rows without ID)
-#   make cluster hosts, masters, ZooKeeper and networks fail; needs root, iproute2 and Go   (ONLY=driver_moved SEED=7 JSON=out.json)
-#   make hostile a hostile fleet beside a good one: what it may not do    (SEED=11 JSON=out.json)
-#   make soak    hours under load with faults, then as many batches as the machine makes: what grows    (FOR=2h JSON=out.json)
-#   make silent  values that were wrong or missing without a word, on real parts    (JSON=out.json)
-#   make restart kill -9 of the driver on a standalone cluster: seconds to the first new batch   (JSON=out.json)
-#   make upgrade the previous release, this version, the previous release on one checkpoint, under load   (JSON=out.json)
-#   make swap    a reference of a million devices replaced under load: the longest batch against the median   (JSON=out.json)
-#   make transcripts what goes in and what comes out, in YAML: run by three executors    (JSON=out.json; NAMES="silence")
-#   make observe every alert is brought about under a real Prometheus and Alertmanager    (ONLY=TidemarkStuck JSON=out.json)
-#   make walks   random walks through the service behind decoding, compared with plain lists   (SEED=3 WALKS=200 JSON=out.json)
-#   make teeth   breaks the code on purpose, in copies: the tests must notice    (JSON=out.json)
-#   make browser the dashboard page in Chromium on the service under load, compared with Redis   (QUICK=1 PICTURES=docs/pictures JSON=out.json)
-#   make site    builds the documentation site into .build/site/html
-#   make image   builds the image of deploy/container and runs the demo in it; needs root, buildah and mmdebstrap  (JSON=out.json)
-#   make client  the client's tests on the oldest and the newest Python that it is for    (PYTHONS="python3.9 python3.13")
-#   make wheel   builds the wheels, installs them into empty environments and runs the demo from there    (ON="python3.11 python3.13")
-#   make newcomer  the wheels in an empty environment, then init, check and run on a topic with SASL and a registry    (JSON=out.json)
-#   make classes archives of classes, from which the daemon on a cluster starts five seconds sooner
-#   make clean   removes .venv and .build, all that the others made
+#   make demo         the main job on embedded servers, checked against an oracle    (FOR=60s RATE=5000 DEVICES=10000 KEEP=1)
+#   make check        ruff, mypy, unit tests: five minutes on two slow cores
+#   make test         ruff, mypy and every test on real parts, by three processes    (ARGS="-k lease")
+#   make transcripts  event-time rules in YAML, run by three executors    (NAMES="silence")
+#   make walks        random walks through the service behind decoding, compared with plain lists    (WALKS=200 SEED=3)
+#   make bench        catch-up rate, latency, cost of a row, memory    (QUICK=1 ONLY=steady)
+#   make site         the documentation site, in .build/site/html
+#   make verify       WHAT=faults runs one of the long checks; without WHAT it lists them
+#
+# Of the tree: setup, clean, classes, registry, lock, jars. CONTRIBUTING.md has the purpose and the options of all commands.
 
 PYTHON ?= python3.11
 VENV   := .venv
@@ -42,31 +25,56 @@ INSTALLED   := $(VENV)/.done
 NODE        := $(BUILD)/node/.done
 MERMAID     := $(BUILD)/mermaid/mermaid.js
 AXE         := $(BUILD)/axe/axe.js
+DIST        := $(BUILD)/dist
 
-FOR ?= 60s
-RATE ?= 5000
-DEVICES ?= 10000
-SEED ?= 7
-JSON ?=
-KEEP ?=
-QUICK ?=
-ID ?=
-INPUTS ?=
-NAMES ?=
-WALKS ?= 200
-PICTURES ?= $(BUILD)/pictures
+# A variable that is given becomes the option of its name: SEED=7 is --seed 7. ARGS is for all other options.
+option   = $(if $($1),--$2 $($1))
+OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES,devices) $(call option,SEED,seed) \
+  $(call option,ID,id) $(call option,ONLY,only) $(call option,INPUTS,inputs) $(call option,WALKS,walks) $(call option,OUTLET,outlet) \
+  $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
-.PHONY: setup demo tutorial test check bench sql parity faults cluster hostile soak silent restart swap upgrade transcripts observe walks teeth wheel newcomer browser site image client classes lock jars registry clean
+# What `make verify` runs. Each name is a target of its own, too.
+VERIFY   := faults cluster hostile soak silent parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial
+# Programs below load/, which have the name of their target unless MODULE says another one.
+PROGRAMS := demo transcripts walks bench faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site
+
+.PHONY: help setup test check hostile silent verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
+help:
+	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
+
+verify: $(filter $(VERIFY),$(WHAT))
+	@$(if $^,:,echo "make verify WHAT=... runs one of: $(VERIFY)"$(if $(WHAT),; exit 2))
+
 setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 
-demo: setup
-	@$(BIN)/python -m load.demo --for $(FOR) --rate $(RATE) --devices $(DEVICES) --seed $(SEED) $(if $(JSON),--json $(JSON)) $(if $(KEEP),--keep)
+$(PROGRAMS): setup
+	@$(BIN)/python -m $(or $(MODULE),load.$@) $(OPTIONS) $(OPERANDS)
 
-tutorial: setup
-	@$(BIN)/python -m load.tutorial tutorial
+restart upgrade swap: MODULE = load.bench.$@
+teeth: MODULE = load.mutations.teeth
+soak: MODULE = load.faults --id soak batches
+restart: classes
+teeth: $(NODE)
+browser: $(AXE)
+browser: OPERANDS = --axe $(AXE)
+newcomer: $(DIST)/.done
+newcomer: OPERANDS = --wheels $(DIST)
+site: $(MERMAID)
+site: OPERANDS = --mermaid $(MERMAID)
+tutorial: OPERANDS = tutorial
+transcripts: OPERANDS = $(NAMES)
+# A run of every alert that passes replaces the page with its table.
+observe: OPERANDS = $(if $(ONLY),,--page docs/operator/alerts.md)
+
+hostile: setup
+	@$(BIN)/python -m load.faults --id H $(OPTIONS)
+	@$(BIN)/python -m pytest -m hostile
+
+silent: setup
+	@TIDEMARK_SILENT=$(JSON) $(PYTEST) -m silent tests
 
 # Three processes on two cores, as tests wait for servers half of the time; tests/conftest.py says what runs in which.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder
@@ -81,56 +89,6 @@ test: setup $(NODE) $(TEST_CLASSES)
 check: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests clients/dashboard/tests
 
-bench: setup
-	@$(BIN)/python -m load.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) $(if $(OUTLET),--outlet $(OUTLET)) $(if $(JSON),--json $(JSON))
-
-sql: setup
-	@$(BIN)/python -m load.sql $(if $(JSON),--json $(JSON))
-
-parity: setup
-	@$(BIN)/python -m load.parity --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
-
-faults: setup
-	@$(BIN)/python -m load.faults --seed $(SEED) $(if $(ID),--id $(ID)) $(if $(ONLY),--only "$(ONLY)") $(if $(INPUTS),--inputs $(INPUTS)) $(if $(JSON),--json $(JSON))
-
-cluster: setup
-	@$(BIN)/python -m load.cluster --seed $(SEED) $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--short) $(if $(JSON),--json $(JSON))
-
-hostile: setup
-	@$(BIN)/python -m load.faults --id H --seed $(SEED) $(if $(JSON),--json $(JSON))
-	@$(BIN)/python -m pytest -m hostile
-
-soak: setup
-	@$(BIN)/python -m load.faults --id soak batches --seed $(SEED) --for $(FOR) $(if $(JSON),--json $(JSON))
-
-silent: setup
-	@TIDEMARK_SILENT=$(JSON) $(PYTEST) -m silent tests
-
-restart: setup classes
-	@$(BIN)/python -m load.bench.restart --seed $(SEED) $(if $(JSON),--json $(JSON))
-
-upgrade: setup
-	@$(BIN)/python -m load.bench.upgrade --seed $(SEED) $(if $(JSON),--json $(JSON))
-
-swap: setup
-	@$(BIN)/python -m load.bench.swap --seed $(SEED) $(if $(JSON),--json $(JSON))
-
-transcripts: setup
-	@$(BIN)/python -m load.transcripts $(if $(JSON),--json $(JSON)) $(NAMES)
-
-# A run of every alert that passes replaces the page with its table.
-observe: setup
-	@$(BIN)/python -m load.observe $(if $(ONLY),--only $(ONLY),--page docs/operator/alerts.md) $(if $(JSON),--json $(JSON))
-
-walks: setup
-	@$(BIN)/python -m load.walks --walks $(WALKS) --seed $(SEED) $(if $(JSON),--json $(JSON))
-
-teeth: setup $(NODE)
-	@$(BIN)/python -m load.mutations.teeth $(if $(JSON),--json $(JSON))
-
-browser: setup $(AXE)
-	@$(BIN)/python -m load.browser --axe $(AXE) --pictures $(PICTURES) --seed $(SEED) $(if $(QUICK),--quick) $(if $(JSON),--json $(JSON))
-
 # The environments have what the client's users have: its own package and redis-py, in the versions that each Python can have.
 PYTHONS ?= python3.9 python3.13
 client: setup
@@ -144,7 +102,6 @@ client: setup
 	done
 
 # What users install: the three wheels.
-DIST := $(BUILD)/dist
 $(DIST)/.done: setup
 	@rm -rf $(DIST)
 	@for source in . clients/python clients/dashboard; do \
@@ -163,15 +120,6 @@ wheel: $(DIST)/.done
 	  (cd $(BUILD)/installed/empty && TIDEMARK_CACHE=$(CURDIR)/$(BUILD)/installed/cache $$made/bin/tidemark demo --for 20s --rate 1000 --devices 500) \
 	  || exit 1; \
 	done
-
-newcomer: $(DIST)/.done
-	@$(BIN)/python -m load.newcomer --wheels $(DIST) $(if $(JSON),--json $(JSON))
-
-site: $(MERMAID)
-	@$(BIN)/python -m load.site --mermaid $(MERMAID)
-
-image: setup
-	@$(BIN)/python -m load.image $(if $(JSON),--json $(JSON))
 
 classes: $(CLASSES)
 

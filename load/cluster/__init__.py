@@ -1,6 +1,6 @@
 """The service on several hosts: masters, workers and the network between them fail, and the rules of load/faults judge.
 
-    python -m load.cluster [--only driver_moved] [--seed 7] [--short] [--json FILE]     needs root and iproute2
+    python -m load.cluster [--only driver_moved] [--seed 7] [--quick] [--json FILE]     needs root and iproute2
 
 A host is a set of Linux namespaces (host.py): it has an address, a name, processes and a /proc of its own, and can be turned
 off, or cut off from an address, at any moment. The runner itself runs in namespaces of its own, too (namespaces.py): nothing

@@ -1,6 +1,6 @@
 """The command line of the plays on several hosts.
 
-    python -m load.cluster [--only driver_moved] [--only hdfs] [--seed 7] [--short] [--times N] [--json FILE] [--folder FOLDER]
+    python -m load.cluster [--only driver_moved] [--only hdfs] [--seed 7] [--quick] [--times N] [--json FILE] [--folder FOLDER]
 
 Exit status 0 only when no rule is violated in any play. A report that exists in FILE is continued: a play replaces its own part.
 """
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--only", choices=names, action="append", help="a play or a store; may be repeated; all of them without it"
     )
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--short", action="store_true", help="shorter outages, fewer repetitions")
+    parser.add_argument("--quick", dest="short", action="store_true", help="shorter outages, fewer repetitions")
     parser.add_argument("--times", type=int, metavar="N", help="how often a play repeats its main fault")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--folder", type=Path, default=ROOT / ".build" / "cluster", help="a folder a play goes there")

@@ -1,6 +1,6 @@
 """The fault runner: a row of faults is played against the whole service, and one history file says what happened.
 
-    python -m load.faults --id F1 --seed 7 [--short] [--json FILE]      one row; without --id every row, in turn
+    python -m load.faults --id F1 --seed 7 [--quick] [--json FILE]      one row; without --id every row, in turn
     python -m load.faults.checker .build/faults/F1/history.jsonl        the rules again, on a history that is there
 
 The parts: a *generator* (load/fleet/generator.py, a process of its own), an *oracle* (load/judge, at the end), an

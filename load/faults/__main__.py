@@ -1,6 +1,6 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1 ...] [--only CAUSE] [--seed 7] [--inputs 2] [--short] [--times N] [--for 2h] [--json FILE]
+    python -m load.faults [--id F1 ...] [--only CAUSE] [--seed 7] [--inputs 2] [--quick] [--times N] [--for 2h] [--json FILE]
                           [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
@@ -87,8 +87,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make faults", description="Faults, played against the whole service.")
     parser.add_argument("--id", nargs="+", help=f"rows: {', '.join(rows())}; all of them without it")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--short", action="store_true", help="as few repetitions as make sense")
-    parser.add_argument("--only", default="", metavar="CAUSE", help="of the row `causes`: those whose names have this")
+    parser.add_argument("--quick", dest="short", action="store_true", help="as few repetitions as make sense")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="WORD", help="of the row `causes`: those whose names have these words"
+    )
     parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
     parser.add_argument("--for", dest="seconds", type=seconds_of, metavar="2h", help="how long a soak goes on")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -102,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.inputs:
             chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
-        options["only"] = args.only
+        options["only"] = " ".join(args.only)
         reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

@@ -1,6 +1,7 @@
 """The pages name files, packages and sections, the code names sections of the pages: all of them exist."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -140,8 +141,21 @@ def test_the_readme_shows_the_demo_and_the_tests() -> None:
     assert {"make demo", "make test"} <= commands
 
 
-def test_every_make_target_that_is_for_a_reader_is_on_the_page_of_contributors() -> None:
-    [targets] = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    named = set(re.findall(r"`make (\w+)", (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "README.md").read_text()))
-    named |= set(re.findall(r"^    make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert sorted(set(targets.split()) - named) == []
+def test_every_make_target_has_a_row_on_the_page_of_contributors() -> None:
+    lists = dict(re.findall(r"^(VERIFY|PROGRAMS|\.PHONY) *:=? (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = {name for each in lists.values() for name in each.split()} - {"help", "$(PROGRAMS)"}
+    rows = re.findall(r"^\| `(?:make )?(\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(targets - set(rows)) == []
+    assert set(rows) >= {*lists["VERIFY"].split(), "verify"}
+
+
+def test_make_help_has_the_commands_of_every_day_and_verify_lists_the_others() -> None:
+    shown = subprocess.run(["make", "help"], check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert re.findall(r"^  make (\w+)", shown, re.MULTILINE) == [
+        *("demo", "check", "test", "transcripts", "walks", "bench", "site", "verify")
+    ]
+    listed = subprocess.run(["make", "verify"], check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "faults cluster" in listed
+    plan = ["make", "--dry-run", "verify", "WHAT=faults", "ID=F1 F3", "SEED=7"]
+    commands = subprocess.run(plan, check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "-m load.faults --seed 7 --id F1 F3" in " ".join(commands.split())
