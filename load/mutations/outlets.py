@@ -130,7 +130,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/correct.py",
-                "            corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)\n",
+                "            recomputed.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)\n",
                 "",
             ),
         ),
@@ -141,7 +141,7 @@ MUTATIONS = (
         "a backfill that was cut off begins again with its oldest part",
         "outlets have the values of the parts that were done twice",
         ("P1",),
-        (Edit("service/recompute/backfill_log.py", 'found["reached_ms"]', "new.reached_ms"),),
+        (Edit("service/recompute/job_log.py", 'found["reached_ms"]', "new.reached_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -149,7 +149,7 @@ MUTATIONS = (
         "a backfill does not read what is before a part",
         "sessions of the past are lacking at the edges of parts",
         ("P1",),
-        (Edit("service/recompute/backfill_run.py", "before_ms + longest_ms, longest_ms", "before_ms, longest_ms"),),
+        (Edit("service/recompute/job.py", "before_ms + longest_ms, longest_ms", "before_ms, longest_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -157,11 +157,7 @@ MUTATIONS = (
         "a backfill admits readings that the stream has rejected for being behind the watermark",
         "windows of the past have readings that the stream's did not have",
         ("P1",),
-        (
-            Edit(
-                "service/recompute/backfill_run.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"
-            ),
-        ),
+        (Edit("service/recompute/job.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"),),
         (_REJECTS,),
     ),
     Mutation(

@@ -98,7 +98,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/recompute/past.py",
+                "service/recompute/decisions.py",
                 "[0]) if in_values else None",
                 "[0]) if False else None",
             ),

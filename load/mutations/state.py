@@ -92,10 +92,10 @@ MUTATIONS = (
         "late readings of sessions that are open are corrected like all others",
         "they are marked as corrected, and no session ever has them",
         ("P1",),
-        (Edit("state/corrected.py", "        if not drop.any():\n", "        if True:\n"),),
+        (Edit("state/late_sessions.py", "        if not drop.any():\n", "        if True:\n"),),
         (
-            "tests/unit/test_corrected.py::test_what_would_change_an_open_session_waits_and_what_would_not_does_not",
-            "tests/unit/test_corrected.py::test_it_is_as_if_the_late_readings_had_come_in_time[2]",
+            "tests/unit/test_late_sessions.py::test_what_would_change_an_open_session_waits_and_what_would_not_does_not",
+            "tests/unit/test_late_sessions.py::test_it_is_as_if_the_late_readings_had_come_in_time[2]",
         ),
     ),
     Mutation(

@@ -35,7 +35,7 @@ from service.outlets.outlet import Position
 from service.outlets.silence import Silence
 from service.pipeline import builder, failure
 from service.publication.rows import window_rows
-from service.recompute import fill, rebuild
+from service.recompute import engine, fill
 from service.redis.keys import Keys
 from service.reference.attributes import Index
 from service.settings import View, ViewVersion
@@ -163,10 +163,10 @@ class Builders:
             return
         chosen = self._settings.model_copy(update={"views": tuple(map(fill.plain, views))})
         values = column_values.stored(chosen, self._times.files)
-        run = rebuild.Recomputation(self._spark, chosen, self._reference, values=values)
+        run = engine.Recomputation(self._spark, chosen, self._reference, values=values)
         records = self._spark.read.schema(KAFKA).parquet(str(self._input))
         spans = {(view.name, measure): (0, ms) for view in views for measure, ms in view.incomplete.items()}
-        closed = rebuild.closed_values(run, run.admit(records), self.watermark_ms, 0, rebuild.Chosen(spans))
+        closed = engine.closed_values(run, run.admit(records), self.watermark_ms, 0, engine.Chosen(spans))
         for row in closed.frame.toArrow().to_pylist():
             self._take_windows(codec.unpack_changes(row["payload"]).windows, chosen.views, is_past=True)
         self._finish(self.watermark_ms, "watermark")

@@ -10,7 +10,7 @@ from service.aggregation import sessions
 from service.checkpoint.event_time import BatchState
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Sink
-from service.recompute import fill, rebuild
+from service.recompute import engine, fill
 from service.reference.attributes import Index
 from service.row_schemas import PARTS
 from service.settings import Settings, ViewVersion
@@ -37,7 +37,7 @@ def publish(sink: Sink, views: Sequence[ViewVersion], reference: Index, admitted
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("bucket", "first", "kind", "payload")}
     spans = {(view.name, measure): (0, ms) for view in views for measure, ms in view.incomplete.items()}
     alive = {view.name: watermark_ms - view.retain_ms for view in settings.closing_views}
-    step = rebuild._Closed(sessions.rules(settings), watermark_ms, 0, alive, rebuild.Chosen(spans))
+    step = engine._Closed(sessions.rules(settings), watermark_ms, 0, alive, engine.Chosen(spans))
     servers = sink.servers()
     sink.write(batch.select(["kind", "payload"]) for batch in step([pa.RecordBatch.from_pydict(columns)]))
     for view in views if sink.is_last else ():

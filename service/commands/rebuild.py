@@ -35,11 +35,11 @@ from service.daemon.lease import Lease
 from service.daemon.rebuilder import Rebuilder
 from service.errors import CheckpointError, FencedError
 from service.micro_batch import MicroBatch, Offsets
-from service.outlets import corrections, outbox
+from service.outlets import outbox, recomputed
 from service.outlets.outbox import Outbox
 from service.pipeline.batch_publisher import Sink
 from service.printing import counted
-from service.recompute import backfill_log, comparison, republish
+from service.recompute import comparison, job_log, republish
 from service.recompute.comparison import Comparison
 from service.redis import link
 from service.redis.keys import Keys, shards
@@ -93,7 +93,7 @@ def undo(settings: Settings, say: Say) -> None:
         former = logs.position(Local(folders.beside))
         if former is not None:
             resume.require_records(settings.kafka, former.offsets)
-        if settings.outlets and (left := corrections.names(Outbox(Local(folders.used)))):
+        if settings.outlets and (left := recomputed.names(Outbox(Local(folders.used)))):
             what = f"{folders.used}: corrected values in {counted(len(left), 'file')} are not in the outlets yet"
             raise CheckpointError(
                 what, remedy="Start the service, stop it when it has written them, and repeat the command"
@@ -424,7 +424,7 @@ class _Rebuild:
         before = None
         while (found := self._left()) != before:  # what was fenced off may still finish its last step
             before = found
-            for name in (backfill_log.FOLDER, outbox.FOLDER):
+            for name in (job_log.FOLDER, outbox.FOLDER):
                 with suppress(FileNotFoundError):
                     shutil.rmtree(self.folders.beside / name)
                 for each in self.used.names(name):
@@ -440,7 +440,7 @@ class _Rebuild:
 
     def _left(self) -> list[tuple[str, int]]:
         """Return the files of backfills and for outlets, with the times of their contents."""
-        places = [self.folders.used / name for name in (backfill_log.FOLDER, outbox.FOLDER)]
+        places = [self.folders.used / name for name in (job_log.FOLDER, outbox.FOLDER)]
         found = []
         for path in (path for place in places for path in place.glob("[!.]*")):
             with suppress(FileNotFoundError):

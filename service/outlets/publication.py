@@ -22,7 +22,7 @@ from service import clock, failpoint, tracing
 from service.aggregation.sessions import finals
 from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
-from service.outlets import corrections
+from service.outlets import recomputed
 from service.outlets.delivery import Delivery, Progress
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
@@ -158,7 +158,7 @@ class Outlets:
         is_early = clock.monotonic_s() - self._looked_s < LOOK_S
         if is_early or any(each.progress().pending_bytes > each.options.max_pending // 2 for each in self.deliveries):
             return
-        names = corrections.names(self._outbox)
+        names = recomputed.names(self._outbox)
         if len(names) < 2:
             self._looked_s = clock.monotonic_s()
         for name in names[:1]:

@@ -27,8 +27,8 @@ from service.errors import SourceError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges
 from service.micro_batch import Offsets
-from service.recompute import rebuild
-from service.recompute.rebuild import Source
+from service.recompute import engine
+from service.recompute.engine import Source
 from service.reference.attributes import Attributes
 from service.settings import Kafka, Settings
 
@@ -107,7 +107,7 @@ def read(
     schemas: SchemaSets | None = None,
 ) -> pa.Table:
     """Read the sample with one task, because a stream may run on the same cores. The rest is as for `readings.admit`."""
-    records = rebuild.records(spark, settings, source, READ)
+    records = engine.records(spark, settings, source, READ)
     return of(records.coalesce(1), settings, attributes, schemas)
 
 

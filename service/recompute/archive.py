@@ -18,10 +18,10 @@ from service.checkpoint import skips
 from service.errors import SettingsError
 from service.kafka import topics
 from service.micro_batch import MicroBatch
-from service.recompute import rebuild
-from service.recompute.past import Decisions
-from service.recompute.rebuild import Recomputation, Span
-from service.recompute.spans import Part, halves
+from service.recompute import engine
+from service.recompute.decisions import Decisions
+from service.recompute.engine import Recomputation, Span
+from service.recompute.sources import Part, halves
 from service.settings import Settings
 from service.spark.files import Files
 
@@ -70,7 +70,7 @@ class Archive:
         ahead_ms = self.settings.admission.max_ahead_ms
         whole_from_ms = begin_ms + ahead_ms if begin_ms >= from_ms else from_ms + ahead_ms + 1
         records, lacking = self._holes(read)
-        admitted = decided.admit(run, rebuild.without(read, self.settings, decided.refused), whole_from_ms)
+        admitted = decided.admit(run, engine.without(read, self.settings, decided.refused), whole_from_ms)
         return Part(*admitted, records, lacking)
 
     def ends_ms(self) -> int | None:

@@ -27,9 +27,9 @@ from service import failpoint
 from service.aggregation.sessions import rules
 from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, SinkError
-from service.outlets import corrections
+from service.outlets import recomputed
 from service.outlets.outbox import Outbox, views_of
-from service.recompute import beside, closed_sink, correction, late, rebuild
+from service.recompute import closed_sink, command_session, correction, engine, late
 from service.recompute.closed_sink import ClosedSink
 from service.recompute.copies import copies
 from service.recompute.correction import Partials
@@ -41,7 +41,7 @@ from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import opened
 from state.columns import Bools, ints
-from state.corrected import corrected
+from state.late_sessions import corrected
 
 AT_ONCE = 20_000
 """Late readings in one batch run. The driver holds their windows and runs in memory."""
@@ -104,9 +104,9 @@ def correct(
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        with beside.writing(settings, fence, spark) as (running, sink):
-            beside.require_complete(sink.settings.closing_views)
-            for line in beside.unknown_attributes(running, settings):
+        with command_session.writing(settings, fence, spark) as (running, sink):
+            command_session.require_complete(sink.settings.closing_views)
+            for line in command_session.unknown_attributes(running, settings):
                 say(line)
             report = Correction(running, sink, log, fence).run(todo)
     for line in report.lines():
@@ -121,7 +121,7 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     """
     servers = closed_sink.servers(settings, shard_marks)
     micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings, marks.read(settings.kafka))
-    from_ms = rebuild.needed_from_ms(settings, micro_batch.watermark_ms)
+    from_ms = engine.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
         return Report()
@@ -150,7 +150,7 @@ class Correction:
     ) -> None:
         self._fence, self._is_marking = fence, is_marking and fence is not None
         self._settings, self._log = sink.settings, log
-        self._sink, self._recomputation = beside.with_recomputation(spark, sink)
+        self._sink, self._recomputation = command_session.with_recomputation(spark, sink)
         self._report = Report()
         self._rounds = 0
 
@@ -176,8 +176,8 @@ class Correction:
     def _copies(self, readings: pa.Table, earlier: pa.Table) -> Bools:
         run, settings = self._recomputation, self._settings
         from_ms = max(0, int(ints(readings, "event_ms").min()) - settings.admission.max_ahead_ms)
-        source = rebuild.readable(run.spark, settings, self._sink.micro_batch, from_ms)
-        records = rebuild.records(run.spark, settings, source, refused=self._log.refused)
+        source = engine.readable(run.spark, settings, self._sink.micro_batch, from_ms)
+        records = engine.records(run.spark, settings, source, refused=self._log.refused)
         return copies(readings, earlier, run.admit(records))
 
     def _round(self, readings: pa.Table, earlier: pa.Table) -> pa.Table:
@@ -195,10 +195,10 @@ class Correction:
         from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
         needed_ms = min([*all_folded.windows["start"].to_pylist(), *from_ms.values()])
         # Every admitted reading since then is in the source.
-        source = rebuild.readable(run.spark, settings, micro_batch, max(0, needed_ms - settings.admission.max_ahead_ms))
+        source = engine.readable(run.spark, settings, micro_batch, max(0, needed_ms - settings.admission.max_ahead_ms))
         whole_ms = max(source.whole_from_ms, self._log.gone_ms + 1)
         corrected_before = late.plain(earlier.filter(pc.greater_equal(earlier["event_ms"], needed_ms)))
-        records = rebuild.records(run.spark, settings, source, refused=self._log.refused)
+        records = engine.records(run.spark, settings, source, refused=self._log.refused)
         admitted = run.admit(records, corrected_before)
         base = correction.base(run, admitted, all_folded.windows, from_ms)
         unrecoverable = _unrecoverable(base.runs, first, anchors.keys(), from_ms, whole_ms)
@@ -236,8 +236,8 @@ class Correction:
         if settings.outlets and self._is_marking:  # else they were left when the marks were made
             files = opened(self._recomputation.spark, settings.service.checkpoint)
             self._rounds += 1
-            rows = [corrections.with_revision(each.table, self._fence.began_ms + self._rounds) for each in values]
-            corrections.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
+            rows = [recomputed.with_revision(each.table, self._fence.began_ms + self._rounds) for each in values]
+            recomputed.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
 
     def _require_views(self) -> None:
         """Raise CheckpointError if the service has views or measures that this run does not know.

@@ -15,12 +15,12 @@ from pyspark.sql import functions as F
 
 from service.aggregation.sessions import rules
 from service.pipeline import builder
-from service.recompute.rebuild import Recomputation
+from service.recompute.engine import Recomputation
 from service.row_schemas import PARTS, RUNS
 from service.settings import Settings
 from state import codec, runs, windows
 from state.columns import Ints
-from state.corrected import only
+from state.late_sessions import only
 
 NEVER_MS = -1
 """A watermark that has passed no window."""

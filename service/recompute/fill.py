@@ -26,9 +26,9 @@ from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
-from service.recompute import past, rebuild
-from service.recompute.rebuild import Chosen, Recomputation, Span
-from service.recompute.spans import Part, Reader, around_ms
+from service.recompute import decisions, engine
+from service.recompute.engine import Chosen, Recomputation, Span
+from service.recompute.sources import Part, Reader, around_ms
 from service.settings import EVENTS, Settings, ViewVersion
 from service.units import format_time
 
@@ -88,8 +88,8 @@ class Filler:
         reader = self._reader(settings, committed, until_ms)
         all_of_it = reader.source((from_ms, until_ms))
         # No correction begins beside this one, and an earlier one ends with an error if it sees the new views (correct.py).
-        run = past.recomputation(term, reader.settings)
-        decided = past.present_decisions(run)
+        run = decisions.recomputation(term, reader.settings)
+        decided = decisions.present_decisions(run)
         begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
         for span in reader.parts((begins_ms, until_ms)):
             began_s = clock.monotonic_s()
@@ -123,7 +123,7 @@ class Filler:
             for measure, ms in view.incomplete.items()
         }
         watermark_ms = sink.micro_batch.watermark_ms
-        closed = rebuild.closed_values(run, read.admitted, watermark_ms, read.whole_from_ms, Chosen(only))
+        closed = engine.closed_values(run, read.admitted, watermark_ms, read.whole_from_ms, Chosen(only))
         outcome = builder.write_on_executors(closed.frame, sink, whole=False)
         self.term.metrics.fills(outcome)
         return outcome

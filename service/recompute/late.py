@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from service.admission import expansion, readings
 from service.admission.arrays import NO_INDEX
 from service.admission.column_values import DECIDED
-from service.recompute.rebuild import Recomputation
+from service.recompute.engine import Recomputation
 from service.rejects import marks, reject_log, two_places
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject

@@ -24,9 +24,9 @@ from service import failpoint, settings
 from service.cli import main
 from service.errors import FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
-from service.outlets import corrections
+from service.outlets import recomputed
 from service.outlets.outbox import Outbox, views_of
-from service.recompute import backfill, rebuild
+from service.recompute import backfill, engine
 from service.recompute.archive import Place
 from service.rejects.fence import Fence
 from service.spark.files import Local
@@ -198,7 +198,9 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
     world.outlets("again")
 
     # Cut off three times: in the first part, between two parts, and when the entries are noted and not yet in place.
-    monkeypatch.setattr("service.recompute.spans.SPAN_S", 160 / 1_000_000)  # two parts of windows, and two of sessions
+    monkeypatch.setattr(
+        "service.recompute.sources.SPAN_S", 160 / 1_000_000
+    )  # two parts of windows, and two of sessions
     for point in (("half_backfilled", 1), ("half_backfilled", 2), ("backfill_noted", 1)):
         _fails_at(*point)
         with pytest.raises(InjectedError):
@@ -224,7 +226,7 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
 
     # The service takes the entries, each once.
     outbox = Outbox(Local(world.folder / "checkpoint"))
-    views = [outbox.read(f"outlets/{name}")[1] for name in corrections.names(outbox)]
+    views = [outbox.read(f"outlets/{name}")[1] for name in recomputed.names(outbox)]
     assert views == [views_of(world.settings)] * len(views) != []
     world.limit(4)
     world.term(*minutes(11, 12))
@@ -264,7 +266,7 @@ def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
     monkeypatch.setattr(stored, lambda settings, _files: settings.model_copy(update={"views": views}))
     report = world.backfill(360, "device")
     assert (report.windows, report.written, report.same) == (len(final), 0, 0)
-    monkeypatch.setattr(rebuild, "closed_values", _fenced(world, rebuild.closed_values))
+    monkeypatch.setattr(engine, "closed_values", _fenced(world, engine.closed_values))
     with pytest.raises(FencedError):
         world.backfill(360, "device")
     with pytest.raises(SettingsError, match="no view with windows"):

@@ -26,7 +26,7 @@ from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
 from service.kafka import scan
-from service.outlets import corrections, kinds, tables
+from service.outlets import kinds, recomputed, tables
 from service.outlets.outbox import Outbox, views_of
 from service.outlets.outlet import Entry, Position, RefusedRowsError
 from service.outlets.parquet import newest
@@ -329,7 +329,7 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     began_ms = clock.now_ms()
     assert world.correct().corrected == len(LATE)
     outbox = Outbox(Local(world.folder / "checkpoint"))
-    assert [outbox.read(f"outlets/{name}")[1] for name in corrections.names(outbox)] == [views_of(world.settings)]
+    assert [outbox.read(f"outlets/{name}")[1] for name in recomputed.names(outbox)] == [views_of(world.settings)]
     world.limit(40)
     world.term(*minutes(20, 24))
     verdict = world.assert_right()
@@ -480,7 +480,7 @@ def test_a_row_of_a_table_is_replaced_by_one_with_more_readings_and_never_by_one
     for batch, (count, revision, expected) in enumerate(
         [(3, 1_790_000_000_000, 3), (2, 0, 3), (4, 0, 4), (3, 1_790_000_000_001, 4), (4, 1, 4)]
     ):
-        finals = corrections.with_revision(codec.unpack_changes(closed("a", count=count)).windows, revision)
+        finals = recomputed.with_revision(codec.unpack_changes(closed("a", count=count)).windows, revision)
         made.write(
             Entry(Position.of(micro_batch(1, batch, batch)), tables.windows(finals, chosen, 1, batch, "watermark"))
         )

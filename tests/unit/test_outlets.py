@@ -19,13 +19,13 @@ from service import clock
 from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
-from service.outlets import corrections, outlet, tables
+from service.outlets import outlet, recomputed, tables
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
 from service.outlets.silence import Silence
-from service.recompute.backfill_log import Log
+from service.recompute.job_log import Log
 from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
@@ -596,14 +596,14 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
     made.publish(micro_batch(1, 0), [closed("a")])
     outbox = Outbox(Local(tmp_path))
     better = finals_of(closed("a", "b", count=5)).windows
-    rows = corrections.with_revision(better, 1_790_000_000)
-    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    rows = recomputed.with_revision(better, 1_790_000_000)
+    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made.publish(micro_batch(1, 1, 10), [])
     name, content = "corrected-7-000001", outbox.files.read
-    assert not corrections.names(outbox)
+    assert not recomputed.names(outbox)
     # As if the process had died before it removed the file.
-    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
-    assert corrections.names(outbox) == [name]
+    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    assert recomputed.names(outbox) == [name]
     assert content(f"outlets/{name}")
     made.publish(micro_batch(1, 2, 20), [])
     assert made.deliveries[0].lacks_at_most(0, 30)
@@ -627,14 +627,14 @@ def test_corrected_values_leave_while_all_input_is_silent(
     memory, outbox = Memory(), Outbox(Local(tmp_path))
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [closed("a")])
-    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1_790_000_000)
+    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1_790_000_000)
     for number in (1, 2):
-        corrections.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
+        recomputed.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
     for _ in range(3):
         made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z")).windows])
     assert made.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a", "z", "a", "a"]
-    assert not corrections.names(outbox)
+    assert not recomputed.names(outbox)
     made.publish(micro_batch(1, 1, 10), [closed("b")])
     assert memory.keys == ["a", "z", "a", "a", "b"]
 
@@ -642,13 +642,13 @@ def test_corrected_values_leave_while_all_input_is_silent(
 def test_a_backfill_does_not_take_the_place_of_values_that_only_outlets_have() -> None:
     """Redis says by its revision that a value has changed; of what has expired, nobody knows."""
     rows = finals_of(closed("a", "b", count=5)).windows
-    kept = corrections.with_revision(rows, 1_790_000_000_000, np.array([1, 0]))
+    kept = recomputed.with_revision(rows, 1_790_000_000_000, np.array([1, 0]))
     assert [(row["key"], row["revision"]) for row in kept.to_pylist()] == [("a", 1_790_000_000_000), ("b", 0)]
 
 
 def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between(tmp_path: Path) -> None:
     files = Local(tmp_path)
-    rows = corrections.with_revision(finals_of(closed("a")).windows, 1)
+    rows = recomputed.with_revision(finals_of(closed("a")).windows, 1)
 
     def part(log: Log, end_ms: int) -> None:
         log.begin()
@@ -657,9 +657,9 @@ def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between
         log.save()
 
     part(Log.load(files, (0, 10), ["device"], 100), 5)
-    corrections.leave(Outbox(files), 200, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    recomputed.leave(Outbox(files), 200, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     part(Log.load(files, (0, 10), ["device"], 300), 10)
-    assert corrections.names(Outbox(files)) == [
+    assert recomputed.names(Outbox(files)) == [
         "corrected-100-000000",
         "corrected-200-000001",
         "corrected-300-000001",
@@ -673,15 +673,15 @@ def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
     """Of a file of an older version, which names no views, values of a view that is there leave."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     memory, outbox = Memory(), Outbox(Local(tmp_path))
-    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
-    other = corrections.with_revision(finals_of(closed("o", view="other")).windows, 1)
-    corrections.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
-    corrections.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
+    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
+    other = recomputed.with_revision(finals_of(closed("o", view="other")).windows, 1)
+    recomputed.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
+    recomputed.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
     made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
     for batch in range(5, 8):
         made.publish(micro_batch(1, batch, 10 * batch), [])
     assert made.deliveries[0].lacks_at_most(0, 30)
-    assert not corrections.names(outbox)
+    assert not recomputed.names(outbox)
     assert memory.keys == [*expected, "o"]
     if expected:
         (row,) = memory.entries[0].rows.to_pylist()
@@ -695,8 +695,8 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     memory, outbox = Memory(), Outbox(Local(tmp_path))
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
-    rows = corrections.with_revision(finals_of(closed("a", count=5)).windows, 1)
-    corrections.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
+    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     with monkeypatch.context() as patch:
         patch.setattr(Local, "remove", dying(Local.remove))
         with pytest.raises(KeyboardInterrupt):
@@ -707,7 +707,7 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     after.close_idle(micro_batch(2, 1, 10), [], [finals_of(closed("z")).windows])
     after.publish(micro_batch(2, 2, 20), [])
     assert after.deliveries[0].lacks_at_most(0, 30)
-    assert not corrections.names(outbox)
+    assert not recomputed.names(outbox)
     assert memory.keys == ["a", "z"]
 
 

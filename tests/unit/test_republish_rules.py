@@ -18,7 +18,7 @@ from service.publication.rows import (
     as_of_watermark,
     window_rows,
 )
-from service.recompute.rebuild import Partition, Source, needed_from_ms, source
+from service.recompute.engine import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.redis.keys import Keys
 from service.settings import Reference, View

@@ -4,7 +4,7 @@
                             ready; the sessions with which later ones may be joined
     backfill/<key>-<n>      entry n for the outlets, until it is ready
 
-An entry is stored first, then the log names it, then it is moved to where the service looks (service/outlets/corrections.py). So
+An entry is stored first, then the log names it, then it is moved to where the service looks (service/outlets/recomputed.py). So
 each entry gets there once, whatever dies in between.
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from service import failpoint
 from service.errors import CheckpointError
-from service.outlets import corrections
+from service.outlets import recomputed
 from service.outlets.outbox import Outbox, Views
 from service.spark.files import RESTORE, Files, Local, unusable
 
@@ -72,9 +72,9 @@ class Log:
         return log
 
     def store(self, views: Views, windows: pa.Table, sessions: pa.Table) -> None:
-        """Store an entry for the outlets, as `corrections.store`. The service does not find it before `save`."""
+        """Store an entry for the outlets, as `recomputed.store`. The service does not find it before `save`."""
         number = self.entries + len(self.ready)
-        corrections.store(Outbox(self.files), self._entry(number), views, windows, sessions)
+        recomputed.store(Outbox(self.files), self._entry(number), views, windows, sessions)
         self.ready = (*self.ready, number)
 
     def begin(self) -> None:
@@ -116,5 +116,5 @@ class Log:
     def _move(self) -> None:
         for number in self.ready:
             with suppress(FileNotFoundError):  # the earlier run has moved it
-                self.files.move(self._entry(number), corrections.name(self.run, number))
+                self.files.move(self._entry(number), recomputed.name(self.run, number))
         self.ready = ()

@@ -6,7 +6,7 @@ import pytest
 
 from state import runs
 from state.columns import ints
-from state.corrected import corrected, only
+from state.late_sessions import corrected, only
 from state.layout import empty_state
 from state.rules import Rules
 from state.table import advance

@@ -12,7 +12,7 @@ from service.errors import ReferenceDataError, SettingsError
 from service.pipeline import batch_report, failure
 from service.recompute import closed_sink
 from service.recompute.closed_sink import ClosedSink
-from service.recompute.rebuild import Recomputation
+from service.recompute.engine import Recomputation
 from service.reference import history, snapshots
 from service.reference.attributes import SERVING, Stored
 from service.reference.folder import snapshot_folder

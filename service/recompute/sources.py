@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from service.kafka import topics
 from service.micro_batch import MicroBatch
-from service.recompute import past, rebuild
-from service.recompute.past import Decisions
-from service.recompute.rebuild import Recomputation, Source, Span
+from service.recompute import decisions, engine
+from service.recompute.decisions import Decisions
+from service.recompute.engine import Recomputation, Source, Span
 from service.settings import Settings
 
 SPAN_S = 5
@@ -62,7 +62,7 @@ class Reader:
         """Return the offsets with all readings of values that begin in a span. Raises SourceError, CheckpointError."""
         begin_ms = max(0, span[0] - self.before_ms)
         until_ms = None if self.is_open and span[1] == self.newest_ms else span[1] + self.after_ms
-        return rebuild.readable(self.spark, self.settings, self.committed, begin_ms, until_ms)
+        return engine.readable(self.spark, self.settings, self.committed, begin_ms, until_ms)
 
     def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
         """Cut a span into parts of some seconds of work; the newest first, if not asked else.
@@ -78,7 +78,7 @@ class Reader:
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
         """Return the admitted readings of values that begin in a span. Raises SourceError, CheckpointError."""
         source = self.source(span)
-        return Part(*past.admitted(run, source, decided), records_of(source), source.lacking)
+        return Part(*decisions.admitted(run, source, decided), records_of(source), source.lacking)
 
     def ends_ms(self) -> int | None:
         """Return None: Kafka has every record that the batch has read."""

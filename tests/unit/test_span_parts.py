@@ -2,7 +2,7 @@
 
 import itertools
 
-from service.recompute.spans import halves
+from service.recompute.sources import halves
 
 HOUR = 3_600_000
 

@@ -17,14 +17,14 @@ from service import clock, failpoint
 from service.admission.readings import REASONS
 from service.aggregation.sessions import longest_gap_ms
 from service.kafka import topics
-from service.outlets import corrections
+from service.outlets import recomputed
 from service.outlets.outbox import views_of
-from service.recompute import archive, beside, closed_sink, late, past, rebuild
+from service.recompute import archive, closed_sink, command_session, decisions, engine, late
 from service.recompute.archive import Archive, Place
-from service.recompute.backfill_log import SESSIONS, WINDOWS, Log, Sessions
 from service.recompute.closed_sink import ClosedSink, Values
-from service.recompute.rebuild import Chosen, Span
-from service.recompute.spans import Reader, Records, around_ms
+from service.recompute.engine import Chosen, Span
+from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions
+from service.recompute.sources import Reader, Records, around_ms
 from service.rejects.fence import Fence
 from service.spark.files import opened
 from service.units import format_time
@@ -82,8 +82,8 @@ class Run:
     ) -> None:
         self._spark, self._fence, self._source, self._rate = spark, fence, source, rate
         self._settings = sink.settings
-        self._sink, self._recomputation = beside.with_recomputation(spark, sink)
-        self._decided = past.decisions(self._recomputation, late.read(self._settings, 0, 0))
+        self._sink, self._recomputation = command_session.with_recomputation(spark, sink)
+        self._decided = decisions.decisions(self._recomputation, late.read(self._settings, 0, 0))
         self._report = Report()
 
     def run(self, span: Span, say: Say, watch: Watch, *, has_sessions: bool) -> Report:
@@ -149,7 +149,7 @@ class Run:
             only = Chosen(dict.fromkeys(settings.closing, begin), expired=True)
         watermark_ms, rejects = self._sink.micro_batch.watermark_ms, Observation()
         counted = _counted(read.admitted, part, rejects)
-        closed = rebuild.closed_values(self._recomputation, counted, watermark_ms, read.whole_from_ms, only)
+        closed = engine.closed_values(self._recomputation, counted, watermark_ms, read.whole_from_ms, only)
         changes = [codec.unpack_changes(each) for each in closed.frame.toArrow()["payload"].to_pylist()]
         windows = concat([each.windows for each in changes])
         sessions = pa.concat_tables(
@@ -199,7 +199,7 @@ class Run:
 
     def _store(self, values: tuple[Values, Values], log: Log, fence: Fence) -> None:
         """Store the values for the outlets, the changed ones with a new revision."""
-        windows, sessions = (corrections.with_revision(each.table, fence.began_ms, each.revisions) for each in values)
+        windows, sessions = (recomputed.with_revision(each.table, fence.began_ms, each.revisions) for each in values)
         for start in range(0, max(windows.num_rows, sessions.num_rows), AT_ONCE):
             log.store(views_of(self._settings), windows.slice(start, AT_ONCE), sessions.slice(start, AT_ONCE))
 

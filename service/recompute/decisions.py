@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame
 from service.admission import column_values, device_limit, readings
 from service.checkpoint import event_time
 from service.pipeline.term import Term
-from service.recompute import late, rebuild
+from service.recompute import engine, late
+from service.recompute.engine import Recomputation, Source, Span
 from service.recompute.late import Log, Refusal
-from service.recompute.rebuild import Recomputation, Source, Span
 from service.reference import history
 from service.reference.folder import snapshot_folder
 from service.rejects import marks
@@ -90,5 +90,5 @@ def admitted(run: Recomputation, source: Source, decided: Decisions) -> tuple[Da
     Raises CheckpointError.
     """
     return decided.admit(
-        run, rebuild.records(run.spark, run.settings, source, refused=decided.refused), source.whole_from_ms
+        run, engine.records(run.spark, run.settings, source, refused=decided.refused), source.whole_from_ms
     )
