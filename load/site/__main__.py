@@ -31,7 +31,7 @@ def stage(root: Path, folder: Path) -> Path:
     target = folder / "pages"
     pages.copy_pages(root, target)
     generated = {
-        "settings.md": settings_page.page(root),
+        "settings.md": settings_page.page(),
         "metrics.md": metrics_page.page(),
         "keys.md": contract_page.page(root),
         "client.md": CLIENT,

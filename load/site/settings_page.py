@@ -1,22 +1,19 @@
-"""Generates the reference of the settings from their models and from the comments of the example."""
+"""Generates the reference of the settings from their models."""
 
-import re
+import json
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ByteSize, SecretStr
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from load.site.pages import FILES
 from service.settings.settings import Settings
 from service.units import format_duration
 
-EXAMPLE = "deploy/tidemark.example.toml"
-_SECTION = re.compile(r"^(?:# )?\[\[?([a-z_.]+)\]\]?\s*$")
-_KEY = re.compile(r"^(?:# )?\"?([a-z_]+)\"? = ")
 _WORDS = {
     str: "text",
     int: "whole number",
@@ -24,83 +21,78 @@ _WORDS = {
     bool: "true or false",
     Path: "path",
     SecretStr: "text, secret",
+    ByteSize: "size",
 }
-_WORDS |= {ByteSize: "size"}
+_BOUNDS = {Ge: "at least", Gt: "more than", Le: "at most"}
+_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 
 
-def page(root: Path) -> str:
-    """Return the page: a section for each table of the file, with key, type, default and description."""
-    comments = _comments((root / EXAMPLE).read_text())
-    lines = ["# All settings", "", "Generated from the models in `service/settings/` and the comments of the"]
-    lines += [f"[example](../../{FILES}/{EXAMPLE}.md).", ""]
+def page() -> str:
+    """Return the page: a section for each table of the file, with key, type, limits, default and description."""
+    lines = ["# All settings", "", "Generated from `service/settings/`. The"]
+    lines += [f"[example](../../{FILES}/deploy/tidemark.example.toml.md) is a file of them.", ""]
     for name, field in Settings.model_fields.items():
         lines += [f"## {f'[[{name}]]' if get_origin(field.annotation) is tuple else f'[{name}]'}", ""]
-        lines += ["The section may be left out.", ""] if field.default is None else []
+        lines += [_text(field), ""]
         for key, each in fields_of(field.annotation).items():
-            lines += _entry(name, each.alias or key, each, key, comments)
+            place = f"{name}.{each.alias or key}"
+            lines += [f"### {place} {{ #{place.replace('.', '-').replace('_', '-')} }}", ""]
+            lines += [f"{_summary(each, key)}.", "", _text(each), ""]
+            if get_origin(each.annotation) is Mapping and (parts := fields_of(get_args(each.annotation)[1])):
+                lines += [f"- `{part}`: {_summary(info, part)}. {_text(info)}" for part, info in parts.items()] + [""]
     return "\n".join(lines) + "\n"
 
 
-def _entry(
-    section: str, key: str, field: FieldInfo, name: str, comments: Mapping[tuple[str, str], str]
-) -> Iterator[str]:
-    yield f"### {section}.{key} {{ #{section}-{key.replace('_', '-')} }}"
-    yield ""
-    yield f"{_type(field.annotation, name)}; {_default(field, name)}."
-    yield ""
-    if text := comments.get((section, key)):
-        yield text
-        yield ""
+def _text(field: FieldInfo) -> str:
+    return (field.description or "").replace("<", "&lt;")
 
 
-def _comments(example: str) -> dict[tuple[str, str], str]:
-    """Return the comment of each key, by section and key: of lines above it, otherwise the one behind its value.
-
-    Keys that follow each other without a comment between them share the one above the first.
-    """
-    descriptions: dict[tuple[str, str], str] = {}
-    section, block, is_open = "", list[str](), False
-    for line in example.splitlines():
-        if match := _SECTION.match(line):
-            if "." in match[1]:
-                descriptions.setdefault(tuple(match[1].split(".", 1)), " ".join(block))
-            section, block = match[1], []
-        elif match := _KEY.match(line):
-            if text := " ".join(block) or _behind(line):
-                descriptions.setdefault((section, match[1]), text)
-            is_open = False
-        elif line.startswith("# "):
-            block = [*block, line.removeprefix("# ")] if is_open else [line.removeprefix("# ")]
-            is_open = True
-        else:
-            block, is_open = [], False
-    return {place: text.replace("<", "&lt;") for place, text in descriptions.items() if text}
+def _summary(field: FieldInfo, name: str) -> str:
+    limits = [
+        f"{words} {_value(getattr(mark, kind.__name__.lower()), name, field.annotation)}"
+        for mark in field.metadata
+        for kind, words in _BOUNDS.items()
+        if isinstance(mark, kind) and not name.endswith("_ms")
+    ]
+    default = "must be given" if field.is_required() else f"default `{written(field, name)}`"
+    return "; ".join([_type(field.annotation, name), *limits, default]).replace("default `none`", "no default")
 
 
-def _behind(line: str) -> str:
-    """Return what the comment behind a value says in addition to the default."""
-    comment = line.removeprefix("# ").partition(" # ")[2].strip()
-    return re.sub(r"^(no default|default:? ?(none|\"[^\"]*\"|\S+))[,;]? ?", "", comment)
+def written(field: FieldInfo, name: str) -> str:
+    """Return the default as a settings file has it; "none" for a key that is not given."""
+    value = field.get_default(call_default_factory=True)
+    return "none" if value in (None, (), {}) else _value(value, name, field.annotation)
+
+
+def _value(value: Any, name: str, annotation: Any) -> str:
+    if name.endswith("_ms"):
+        return json.dumps(format_duration(value) if value else "0 s")
+    if annotation is ByteSize:
+        unit = next(unit for unit, size in _SIZES.items() if value % size == 0)
+        return f'"{value // _SIZES[unit]} {unit}"' if value else "0"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
 
 
 def fields_of(annotation: Any) -> dict[str, FieldInfo]:
     """Return the fields of a section, which may be optional, or one of several models: then a choice has that of all."""
     fields: dict[str, FieldInfo] = {}
-    for model in _models(annotation):
+    for model in models_of(annotation):
         for name, field in model.model_fields.items():
             known = fields.setdefault(name, field)
-            if get_origin(field.annotation) is Literal and known is not field:
-                choices = *get_args(known.annotation), *get_args(field.annotation)
-                fields[name] = FieldInfo(annotation=Literal[tuple(dict.fromkeys(choices))], default=field.default)
+            if get_origin(field.annotation) is Literal and known.annotation != field.annotation:
+                choices: Any = Literal[(*get_args(known.annotation), *get_args(field.annotation))]
+                text = f"{known.description} {field.description}"
+                fields[name] = FieldInfo(annotation=choices, default=field.default, description=text)
     return fields
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def models_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that a type is made of: of a section, of a list of sections, of a choice of several."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
         return
     for each in get_args(annotation):
-        yield from _models(each)
+        yield from models_of(each)
 
 
 def _type(annotation: Any, name: str) -> str:
@@ -122,14 +114,3 @@ def _type(annotation: Any, name: str) -> str:
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         words = annotation.__name__.lower()
     return words
-
-
-def _default(field: FieldInfo, name: str) -> str:
-    if field.is_required():
-        return "must be given"
-    value = field.get_default(call_default_factory=True)
-    if value is None or value is PydanticUndefined or value in ((), {}):
-        return "default: none"
-    if name.endswith("_ms"):
-        return f"default `{format_duration(value)}`"
-    return f"default `{str(value).lower() if isinstance(value, bool) else value}`"

@@ -28,12 +28,14 @@ class Measure(Section):
     Settings may give the path or the expression alone.
     """
 
-    path: str
-    """The field's path in the record (field_path.py); "" with an expression."""
-    expression: str | None = None
-    """SQL over fields of the record, in doubles: service/admission/expressions.py."""
+    path: str = Field(examples=["temperature"])
+    """The field's path in the record."""
+    expression: str | None = Field(default=None, examples=["u * i"])
+    """SQL over fields of the record, computed in doubles, in place of a path. Default: none."""
     scale: float = Field(default=1.0, allow_inf_nan=False)
+    """The field's value is multiplied by it."""
     offset: float = Field(default=0.0, allow_inf_nan=False)
+    """It is added to the product. Ranges are of the result."""
 
     @model_validator(mode="before")
     @classmethod
@@ -79,10 +81,10 @@ class Measure(Section):
 class Column(Section):
     """A field of the record that views group by. Settings may give the path alone."""
 
-    path: str
-    """The field's path in the record (field_path.py)."""
+    path: str = Field(examples=["env.line"])
+    """The field's path in the record."""
     max_values: int = Field(default=10_000, gt=0, le=100_000)
-    """The number of different values that become keys of views; readings with another value count as `(other)`."""
+    """The number of different values that become keys of views; readings with another value count as "(other)"."""
 
     @model_validator(mode="before")
     @classmethod
@@ -110,24 +112,44 @@ def _device_path(value: str) -> str:
 
 class Input(Section):
     format: Literal["avro", "json", "json-schema", "protobuf"] = "avro"
-    """`json-schema` and `protobuf` are in the wire format of Confluent's serializers, with the schemas of a [registry]."""
+    """"avro": Confluent's wire format (0, four bytes of schema id, body). "json": one object per record. "json-schema",
+    "protobuf": in the wire format of Confluent's serializers, with the schemas of a [registry].
+    """
     schemas: Path = Path("schemas/avro")
-    """Folder of the writers' schemas, `<id>.avsc`; not used with a [registry]."""
-    reader_schema: int | None = None
-    """The id of the reader's schema; the highest one in the folder when not given."""
+    """Folder of <id>.avsc, one file for each schema id that writers use. Not used for JSON, nor with a [registry]."""
+    reader_schema: int | None = Field(default=None, examples=[2])
+    """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
+    none.
+    """
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
-    """Least time between two look-ups of an id that could not be resolved."""
+    """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
     device_id: Annotated[str, AfterValidator(_device_path)] = "device_id"
+    """Path of the field with the device id; "$key" takes it from the Kafka record's key. Dots go into nested records. A
+    name with a dot, a blank or another sign is between backticks: "`tank.level`".
+    """
     event_time: Annotated[str, AfterValidator(field_path.of_field)] = "event_time"
+    """Path of the field with the event time."""
     event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
-    measures: Mapping[str, Measure] = Field(default_factory=dict)
-    columns: Mapping[str, Column] = Field(default_factory=dict)
-    where: Predicate = None
-    """Records that do not meet it are counted as filtered, and have no other effect."""
+    """"s", "ms", "us" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is recognised
+    anyway.
+    """
+    measures: Mapping[str, Measure] = Field(default_factory=dict, examples=[{"temperature": "temperature"}])
+    """Measure name = the field's path in the record: "temperature"; with a unit of its own: { path = "temperature_f",
+    scale = 0.5555555555555556, offset = -17.77777777777778 }; computed from several fields: "u * i" or { expression =
+    "u * i" }. A name is lower-case letters, digits and _. Default: none; then every view has measures = [].
+    """
+    columns: Mapping[str, Column] = Field(default_factory=dict, examples=[{"line": "env.line"}])
+    """Column name = the field's path in the record: text, a whole number, true or false; or { path = "env.line",
+    max_values = 10000 }. Views group by columns. Default: none.
+    """
+    where: Predicate = Field(default=None, examples=["kind = 'meter' and temperature > -40"])
+    """A SQL predicate over device, measures, columns and attributes. Records that do not meet it are counted as
+    filtered, and have no other effect. Default: none.
+    """
     array: bool = False
-    """A record is a JSON array of readings, plain or compressed by gzip, or one reading: service/admission/arrays.py."""
+    """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading."""
     max_array_bytes: ByteSize = Field(default=ByteSize(8 << 20), gt=0, le=256 << 20)
-    """The most bytes that a record with an array unpacks to; `admission.max_bytes` is the limit of one reading."""
+    """The most bytes that such a record unpacks to. admission.max_bytes is the limit of one reading."""
 
     @property
     def is_json(self) -> bool:
@@ -227,10 +249,12 @@ class Input(Section):
 class NamedInput(Input):
     """One of [[inputs]]: topics whose records have one shape."""
 
-    name: Name
-    topics: tuple[str, ...] = Field(min_length=1)
-    subjects: tuple[str, ...] = ()
-    """With a [registry]: as `registry.subjects`, for the records of these topics."""
+    name: Name = Field(examples=["climate"])
+    """The name, in messages and in the checkpoint: lower-case letters, digits and _."""
+    topics: tuple[str, ...] = Field(min_length=1, examples=[["climate"]])
+    """The topics whose records have this shape. A topic has one input."""
+    subjects: tuple[str, ...] = Field(default=(), examples=[["climate-value"]])
+    """With a [registry]: subjects whose versions are decoded. Default: <topic>-value of each topic of the input."""
 
     @property
     def place(self) -> str:
@@ -238,13 +262,22 @@ class NamedInput(Input):
 
 
 class Registry(Client):
-    """`options` are of Confluent's client, for OAuth: then `user` and the password are the client id and secret."""
-
-    url: str
-    """http:// or https://; several addresses of one registry with commas between, tried in order."""
-    subjects: tuple[str, ...] = ()
-    """The subjects whose schemas are decoded, present and future ones; `<topic>-value` of each topic when empty."""
+    url: str = Field(examples=["https://registry.example.com"])
+    """Addresses of one registry with commas between, tried in order, without user and password. No redirect is
+    followed.
+    """
+    subjects: tuple[str, ...] = Field(default=(), examples=[["readings-value"]])
+    """Subjects whose versions are decoded, present and future ones. No other id is decoded. Not with [[inputs]], which
+    have subjects of their own. Default: <topic>-value of each topic.
+    """
     timeout_ms: Positive = Field(default=2_000, alias="timeout")
+    """Limit of one answer."""
+    options: Mapping[str, str] = Field(
+        default_factory=dict, repr=False, examples=[{"bearer.auth.credentials.source": "OAUTHBEARER"}]
+    )
+    """More options of Confluent's Python client. For OAuth; user and password are then the client's id and secret.
+    Default: none.
+    """
 
     @field_validator("url")
     @classmethod
@@ -261,28 +294,44 @@ class Registry(Client):
 
 class Admission(Section):
     max_delay_ms: NotNegative = Field(default=60_000, alias="max_delay")
+    """A reading whose event time is further behind the broker's time for it is rejected as late. The watermark's delay
+    is max_delay + max_ahead.
+    """
     max_ahead_ms: NotNegative = Field(default=10_000, alias="max_ahead")
+    """A reading whose event time is further ahead of the broker's time for it is rejected as early."""
     max_hold_ms: NotNegative = Field(default=3_600_000, alias="max_hold")
-    """How long, by the service's clock, a partition with unread records of which none is read may hold the watermark back."""
+    """Partitions with unread records hold the watermark back until they are read, however far behind they are. A
+    partition with unread records of which none is read for this long, by the service's clock, no longer does: its
+    readings may become late.
+    """
     idle_after_ms: Positive = Field(default=60_000, alias="idle_after")
-    """After so long a silence of all input, windows and sessions are closed up to the clock's time less this duration."""
+    """When nothing has arrived for this long, and all records are counted, the clock closes windows and sessions this
+    long after their end, with closed_by = idle. If this is max_delay or longer, no later reading can change a closed
+    value.
+    """
     skewed_after: int = Field(default=5, gt=0)
-    """A device is marked skewed after so many early readings, with at most `skewed_for` between two of them."""
+    """A device is marked skewed when so many of its readings were early, each within skewed_for of the one before."""
     skewed_for_ms: Positive = Field(default=600_000, alias="skewed_for")
-    """The mark goes after the device's readings were admitted for that long, and none was early."""
+    """The mark stays until the device's readings have been admitted for that long since the last early one."""
     max_devices: int = Field(default=1_000_000, ge=0)
-    """While the state has so many devices, a new device is not admitted; 0 for no limit."""
+    """While the state has so many devices, no others are admitted; 0 for no limit."""
     max_bytes: ByteSize = Field(default=ByteSize(65_536), gt=0, le=(1 << 31) - 1)
-    ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict)
+    """Largest record value."""
+    ranges: Mapping[str, tuple[float, float]] = Field(default_factory=dict, examples=[{"temperature": [-60.0, 120.0]}])
+    """Measure = its lowest and highest value, both included. Default: any finite number."""
     unknown_device: Literal["keep", "reject"] = "keep"
-    distinct: tuple[str, ...] = ()
-    """What two different readings never share: `device`, and `event_time` or columns of [input]. () finds no duplicates.
-
-    Settings may name a column alone, which then has an id of its device's records.
+    """What becomes of a device that the reference lacks: "keep" (attributes are "(none)") or "reject". Needs
+    [reference].
+    """
+    distinct: tuple[str, ...] = Field(default=(), examples=[["device", "event_time"]])
+    """What two different readings never share: "device", and "event_time" or columns of [input.columns]; a column alone
+    is an id of its device. Another reading with the same values is rejected as duplicate. Default: none, nothing is
+    looked for.
     """
     distinct_for_ms: Positive = Field(default=3_600_000, alias="distinct_for")
-    """How far behind the newest event time, at most, readings are remembered; never longer than until the watermark passes. While
-    the watermark is held back, its line takes the place of the newest event time."""
+    """How far behind the newest event time readings are remembered for that, at most; never longer than until the
+    watermark passes. While the watermark is held back, all readings that it has not passed are remembered.
+    """
 
     @field_validator("distinct", mode="before")
     @classmethod

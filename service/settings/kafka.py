@@ -46,18 +46,25 @@ def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]
 
 
 class Kafka(Client):
-    """`ca_file` or `user` turns TLS on. `options` are of every Kafka client, in librdkafka's names: service/kafka/options.py."""
-
-    bootstrap: str
-    topics: tuple[str, ...] = Field(min_length=1)
+    bootstrap: str = Field(examples=["kafka-1:9092,kafka-2:9092"])
+    """The brokers' addresses, with commas between."""
+    topics: tuple[str, ...] = Field(min_length=1, examples=[["readings"]])
+    """The topics that are read; not given with [[inputs]]. Their message.timestamp.type should be LogAppendTime."""
     group: str = "tidemark"
-    """The consumer group that gets the offsets of committed batches, for Kafka's own tools; it assigns no partition."""
+    """Consumer group in which Kafka's own tools find the offsets of committed batches. It assigns nothing."""
     starting: Annotated[str | datetime | Mapping[str, Mapping[int, int]], PlainValidator(_starting)] = "earliest"
-    """Where a new checkpoint begins: "earliest", "latest", a time of the broker's, or offsets by topic and partition."""
+    """Where a new checkpoint begins: "earliest", "latest", a time of the broker's such as 2026-11-20T08:00:00Z, or
+    offsets such as { readings = { 0 = 1200, 1 = 900 } }; a partition that is not named begins at its first record. An
+    existing checkpoint continues at its position.
+    """
     on_data_loss: Literal["stop", "continue"] = "stop"
-    """When Kafka has deleted unread records: end with a DataLossError, or continue and count them."""
+    """When Kafka has deleted records that were not read yet: "stop" ends the service with status 5 and names them,
+    "continue" goes on without them and counts them (tidemark_records_lost_total).
+    """
     max_per_batch: int = Field(default=3_000_000, gt=0)
+    """Most records in one batch, over all partitions. service.target_batch makes batches smaller."""
     rejects: str = "{topic}.rejects"
+    """Name of the topic that takes the rejects of {topic}. It is created if it does not exist."""
 
     @field_validator("topics")
     @classmethod

@@ -14,17 +14,20 @@ _SMALLEST_PENDING = 1 << 16
 class _Outlet(Login):
     """What outlets of all kinds share. `kind` is in each class: its text decides which class a section is."""
 
-    name: Name
-    views: tuple[Name, ...] | None = None
-    """The views whose final windows go there; None for all."""
+    name: Name = Field(examples=["history"])
+    """The outlet's name: lower-case letters, digits and _."""
+    views: tuple[Name, ...] | None = Field(default=None, examples=[["device"]])
+    """Views whose windows go there. Default: all."""
     sessions: bool = False
-    """Closed sessions go there, and no windows: the two have different columns."""
+    """Closed sessions go there, and no windows."""
     retry_for_ms: NotNegative = Field(default=15_000, alias="retry_for")
     """How long a batch waits for the outlet."""
     when_away: Literal["wait", "fall_behind"] = "fall_behind"
-    """After that: the batch fails and is tried again, or goes on, and the outlet gets its finals later."""
+    """What comes after that: "fall_behind" (batches go on, and the outlet gets its finals later) or "wait" (the batch
+    fails, and is tried again).
+    """
     max_pending: ByteSize = Field(default=ByteSize(1 << 30), ge=_SMALLEST_PENDING)
-    """Bytes of finals that are kept for the outlet while it is behind. A larger backlog makes batches wait."""
+    """Bytes of finals that are kept in the checkpoint for an outlet that is behind. Then batches wait for it."""
 
     @model_validator(mode="after")
     def _has_one_shape(self) -> Self:
@@ -36,19 +39,22 @@ class _Outlet(Login):
 
 class ParquetOutlet(_Outlet):
     kind: Literal["parquet"]
-    path: str
-    """A folder, or a URL of a file system that pyarrow opens; only this outlet writes there."""
+    """Files of Parquet."""
+    path: str = Field(examples=["/var/lib/tidemark/history"])
+    """A folder, or a URL of a file system that pyarrow opens. Only this outlet writes there."""
     compact_after: int = Field(default=50, ge=2, le=10_000)
-    """The number of files of a view and a day that are made one."""
+    """Files of a view and a day that are made one."""
 
 
 class JdbcOutlet(_Outlet):
     kind: Literal["jdbc"]
-    url: str
-    """A JDBC URL of PostgreSQL without credentials, such as `jdbc:postgresql://host/db`."""
-    table: str
-    """The table, such as `windows` or `fleet.windows`; it is created if it does not exist."""
+    """A table of PostgreSQL."""
+    url: str = Field(examples=["jdbc:postgresql://db.example.com/history"])
+    """JDBC URL of PostgreSQL without credentials."""
+    table: str = Field(examples=["windows"])
+    """The table, such as windows or fleet.windows. It is created if it does not exist."""
     timeout_ms: Positive = Field(default=10_000, alias="timeout")
+    """Limit of one answer."""
 
     @field_validator("url")
     @classmethod
@@ -70,17 +76,23 @@ class JdbcOutlet(_Outlet):
 
 class KafkaOutlet(Client, _Outlet):
     kind: Literal["kafka"]
-    topic: str
+    """A topic of Kafka."""
+    topic: str = Field(examples=["finals"])
+    """The topic. It is created if it does not exist."""
     format: Literal["avro", "json"] = "avro"
-    """The form of the values; avro needs [registry]."""
-    bootstrap: str | None = None
-    """The brokers; None for those of [kafka], with its login and options."""
-    subject: str | None = None
-    """The registry's subject of the values; None for `<topic>-value`."""
+    """The form of the values; "avro" needs [registry]."""
+    bootstrap: str | None = Field(default=None, examples=["kafka.example.com:9093"])
+    """Other brokers than those of [kafka]; login, TLS files and options are then the outlet's. Default: those of
+    [kafka], with its login.
+    """
+    subject: str | None = Field(default=None, examples=["finals-value"])
+    """The registry's subject of the values. Default: <topic>-value."""
     partitions: int = Field(default=4, gt=0, le=1_000)
-    """The number of partitions if the outlet has to create the topic."""
+    """Partitions of a topic that the outlet creates."""
     compacted: bool = False
-    """A topic that the outlet creates keeps the newest value of each key, instead of all for the broker's retention."""
+    """Of a topic that the outlet creates: true keeps the newest value of each key, false keeps all for the broker's
+    retention.
+    """
 
     @field_validator("topic")
     @classmethod

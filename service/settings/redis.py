@@ -15,25 +15,37 @@ _REDIS_URL = re.compile(
 
 
 class Redis(Section):
-    url: SecretStr
-    """With `cluster`, of any nodes of a Redis Cluster, separated by commas."""
-    password_file: Path | None = None
-    """Replaces the password of the URL."""
-    ca_file: Path | None = None
-    """Certificates to trust, for rediss://; the system's when not given."""
+    url: SecretStr = Field(examples=["redis://redis.example.com:6379/0"])
+    """redis://user@host:6379/0, rediss:// (TLS) or unix://. The password comes from password_file or is part of the
+    URL; give such a URL in TIDEMARK_REDIS__URL and not here. With `cluster`, any nodes of a Redis Cluster:
+    redis://user@host1:6379,host2:6379.
+    """
+    password_file: Path | None = Field(default=None, examples=["secrets/redis.password"])
+    """File with the password, read for each new connection. It replaces the URL's, and must exist on the executors'
+    hosts, too. Default: none.
+    """
+    ca_file: Path | None = Field(default=None, examples=["redis-ca.pem"])
+    """PEM file of the certificates to trust, for rediss://. Default: the system's."""
     cluster: bool = False
+    """The URL is that of a Redis Cluster."""
     prefix: str = "tidemark"
+    """Begins every key."""
     shards: int = Field(default=1, gt=0, le=1_024)
-    """The number of stores that keys are spread over by hash tags (schemas/redis.md). A prefix keeps the number it began with."""
+    """For a cluster: the stores that keys are spread over, each in one slot. About 4 for each primary that there will
+    ever be; each costs a batch some calls. A prefix keeps the number it began with.
+    """
     feed_length: int = Field(default=10_000, gt=0)
+    """About how many entries the change feed keeps, each with at most 100 keys."""
     feed_retain_ms: Positive = Field(default=86_400_000, alias="feed_retain")
-    """The change feed keeps about `feed_length` entries of up to 100 keys, and none that are much older than this."""
+    """How long the change feed keeps an entry."""
     timeout_ms: Positive = Field(default=5_000, alias="timeout")
+    """Limit of one answer."""
     retry_for_ms: NotNegative = Field(default=30_000, alias="retry_for")
-    """How long the writes of a batch are retried, with back-off, before the batch fails and is replayed."""
+    """How long the writes of a batch are retried before the service ends. The batch is replayed at the next start."""
     chunk: int = Field(default=1_000, gt=0, le=10_000)
+    """Rows in one call of the script. A call is atomic, and Redis does nothing else meanwhile."""
     driver_rows: int = Field(default=100_000, ge=0)
-    """The driver publishes a batch of at most this many records; the executors publish a larger one."""
+    """The driver publishes a batch of at most this many records, the executors publish a larger one."""
 
     @field_validator("url")
     @classmethod

@@ -41,7 +41,7 @@ def read_secret(path: Path) -> str:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
 
     @field_validator("*")
     @classmethod
@@ -55,9 +55,12 @@ class Section(BaseModel):
 class Login(Section):
     """A section with a user and a password, which is set here or in a file."""
 
-    user: str | None = None
-    password: SecretStr | None = None
-    password_file: Path | None = None
+    user: str | None = Field(default=None, examples=["tidemark"])
+    """Name of the login. Default: none."""
+    password: SecretStr | None = Field(default=None, examples=["..."])
+    """The password, unless password_file has it. TIDEMARK_<SECTION>__PASSWORD is a safer place. Default: none."""
+    password_file: Path | None = Field(default=None, examples=["secrets/password"])
+    """File with the password. It must exist on the executors' hosts, too. Default: none."""
 
     def secret(self) -> str | None:
         """Return the password, from the file if one is named. Raises OSError as `read_secret`."""
@@ -69,9 +72,13 @@ class Login(Section):
 class Client(Login):
     """A login with TLS files and with options of the client library."""
 
-    ca_file: Path | None = None
-    """PEM file of the certificates to trust; the system's when not given."""
-    certificate: Path | None = None
-    """PEM file of the client's own certificate, for mutual TLS; `key` is its private key, PEM in PKCS #8."""
-    key: Path | None = None
-    options: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    ca_file: Path | None = Field(default=None, examples=["ca.pem"])
+    """PEM file of the certificates to trust. Default: the system's."""
+    certificate: Path | None = Field(default=None, examples=["tidemark.pem"])
+    """PEM file of the client's own certificate, for mutual TLS. Default: none."""
+    key: Path | None = Field(default=None, examples=["secrets/tidemark.key"])
+    """PEM file of the certificate's private key: PKCS #8, without a password. Default: none."""
+    options: Mapping[str, str] = Field(default_factory=dict, repr=False, examples=[{"security.protocol": "SSL"}])
+    """More options of the client library, in librdkafka's names. They replace what the other keys say. Names that
+    differ in Spark's Java client are translated. Default: none.
+    """

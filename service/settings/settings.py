@@ -33,39 +33,55 @@ def _unknown(place: str, names: Iterable[str], known: Collection[str], what: str
 
 class Service(Section):
     name: Name = "tidemark"
-    """Of several pipelines in one process, the default is the stem of the file: service/settings/several.py."""
-    checkpoint: str
-    """A folder or URL that only this service writes: the state, the offsets and the last good reference."""
+    """Name of the query and of the application in Spark: lower-case letters, digits and _. Each of several pipelines in
+    one process needs a name of its own; there the default is the file's name.
+    """
+    checkpoint: str = Field(examples=["/var/lib/tidemark/checkpoint"])
+    """A folder or URL that only this service writes: offsets, state, the last good reference. The driver and every
+    executor must share a folder. With admission.distinct it must be a folder.
+    """
     trigger_ms: NotNegative = Field(default=0, alias="trigger")
-    """Least time between the starts of two batches; 0 starts the next batch as soon as the last one ends."""
+    """Least time between the starts of two batches; 0 starts the next batch when the last one ends."""
     target_batch_ms: NotNegative = Field(default=5_000, alias="target_batch")
-    """The time that a batch may take while records wait; 0 for batches of `kafka.max_per_batch` whatever they take."""
+    """The time that a batch may take while records wait. Batches are sized for it by the rate of the last ones, up to
+    kafka.max_per_batch; a process begins with 100,000 records. Shorter: newer values and a quicker stop during a
+    catch-up. Longer: more records a second. A longer trigger takes its place. 0: kafka.max_per_batch alone.
+    """
     lease_ms: Positive = Field(default=10_000, alias="lease")
+    """How long the right to write lasts without being renewed: how long a second instance waits after a crash."""
     fill_rate: int = Field(default=20_000, gt=0, le=10_000_000)
-    """Records of the past a second that are read for new views, on average, beside the query."""
+    """Records of the past a second that are read for views added while the service runs, on average. A larger number
+    fills views sooner and takes more from the stream.
+    """
     log: Literal["text", "json"] = "text"
-    """The form of the log on standard error: lines of text, or one JSON object a line."""
+    """The form of the log on standard error: "text", or "json" for one JSON object a line."""
 
 
 class Metrics(Section):
     address: str = "127.0.0.1"
+    """The address that the metrics port listens on."""
     port: int = Field(default=9400, ge=0, le=65_535)
-    """0 takes a free port, and the log names it."""
+    """The port of metrics and pages; 0 takes a free one, which the log names."""
 
 
 class Quality(Section):
-    expectations: Path | None = None
-    """The file of expectations that samples of the readings are checked against; `tidemark profile` writes one."""
+    expectations: Path | None = Field(default=None, examples=["readings.expectations.json"])
+    """A Great Expectations suite, as `tidemark profile` draws it. It is read for each check. Default: none, nothing is
+    checked.
+    """
     every_ms: Annotated[Duration, Field(ge=1_000, le=YEAR_MS)] = Field(default=300_000, alias="every")
+    """How often a sample is checked."""
     sample: int = Field(default=5_000, gt=0, le=100_000)
-    """The number of records in a sample, the newest of all partitions."""
+    """Records of a sample: the newest that were read, of all partitions."""
 
 
 class Otel(Section):
-    endpoint: str
-    """The URL at which a collector takes traces: OTLP over HTTP, in Protobuf."""
+    endpoint: str = Field(examples=["http://127.0.0.1:4318/v1/traces"])
+    """Where a collector takes OTLP over HTTP. Headers, such as a token, are in the environment:
+    OTEL_EXPORTER_OTLP_HEADERS.
+    """
     sample_ratio: float = Field(default=1.0, gt=0, le=1)
-    """The share of batches that are traced."""
+    """Share of the batches that are traced."""
 
     @field_validator("endpoint")
     @classmethod
@@ -78,20 +94,46 @@ class Otel(Section):
 
 class Settings(Section):
     service: Service
+    """The service as a process."""
     kafka: Kafka
+    """Where records are read. A user logs in with SCRAM-SHA-512 over TLS; `ca_file` alone turns TLS on. Another
+    mechanism: "sasl.mechanism" in [kafka.options].
+    """
     inputs: tuple[NamedInput, ...] = ()
-    """Several inputs, in place of [input]: each with its own topics and the shape of their records."""
+    """Several inputs, each with topics of its own and the shape of their records, in place of [input] and kafka.topics.
+    A device may send one measure on one topic and another on a second one: a reading is null in the measures that its
+    input lacks. Measures and columns of the same name are one measure and one column, in one unit. Further keys: those
+    of [input]. Default: none.
+    """
     input: Input | None = None
+    """The shape of the records: how a record becomes a reading."""
     registry: Registry | None = None
+    """Schemas from a registry with Confluent's API, in place of the folder of [input]. Default: none."""
     admission: Admission = Admission()
+    """Which readings are admitted."""
     reference: Reference | None = None
+    """Facts about devices, from a database. Without this section views can only group by device and by columns of the
+    records. Default: none.
+    """
     views: tuple[View, ...] = Field(min_length=1)
+    """What is computed: one table for each view, at least one. The lengths and slides of all views must have a common
+    measure of 1 s or more.
+    """
     sessions: Sessions = Sessions()
+    """Sessions of devices, and what is kept of each device."""
     redis: Redis
+    """Where values are published."""
     metrics: Metrics = Metrics()
+    """Where metrics, /status and the pages are served."""
     quality: Quality = Quality()
+    """Expectations of the readings: checked on samples, in parallel with the stream, as metrics and a page at /quality.
+    They reject nothing.
+    """
     otel: Otel | None = None
+    """Traces of batches by OpenTelemetry. Needs the extra tidemark[otel]. Default: none, nothing is traced."""
     outlets: tuple[Outlet, ...] = ()
+    """Where final windows and closed sessions go for good: docs/outlets.md. One table for each outlet. Default: none.
+    """
 
     @model_validator(mode="before")
     @classmethod

@@ -25,20 +25,29 @@ def _length(value: object, validate: ValidatorFunctionWrapHandler) -> int:
 
 
 class View(Section):
-    name: Name
-    by: tuple[str, ...] = ()
-    """Columns to group by: `device`, columns of [input] or of the reference; none means over all devices."""
-    window_ms: Annotated[Positive, WrapValidator(_length)] = Field(alias="window")
-    """ENDLESS_MS for a view without windows."""
-    slide_ms: Positive | None = Field(default=None, alias="slide")
-    measures: tuple[str, ...] | None = None
-    """Measures to aggregate: None for all, () to count readings, also those without a measure."""
-    where: Predicate = None
-    """Readings that do not meet it are not in this view."""
+    name: Name = Field(examples=["device"])
+    """The view's name in keys: lower-case letters, digits and _."""
+    by: tuple[str, ...] = Field(default=(), examples=[["device"]])
+    """Columns to group by: "device", those of [input.columns] or the reference's. Default: none, one group of all
+    devices.
+    """
+    window_ms: Annotated[Positive, WrapValidator(_length)] = Field(alias="window", examples=["10 m"])
+    """Length of the windows, or "none" for one value of each key since the view began, which late readings correct and
+    which does not expire.
+    """
+    slide_ms: Positive | None = Field(default=None, alias="slide", examples=["1 m"])
+    """Distance between the starts of two windows; the window must be a multiple of it. Default: the window, no overlap.
+    """
+    measures: tuple[str, ...] | None = Field(default=None, examples=[["temperature"]])
+    """Measures to aggregate; [] counts readings, also those without a measure. Default: all."""
+    where: Predicate = Field(default=None, examples=["temperature > 0"])
+    """A SQL predicate; readings that do not meet it are not in the view. Default: none."""
     statistics: tuple[str, ...] = statistics.DEFAULT
-    """Names of `state.statistics.STATISTICS`. `count` and `last` are always there."""
+    """Statistics of schemas/redis.md to compute. count and last are always there."""
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
-    """A view without windows has none: its values are kept as long as it is in the settings."""
+    """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
+    after its end: `check` warns of a shorter time.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -161,7 +170,15 @@ class ViewVersion(View):
 
 class Sessions(Section):
     gap_ms: Positive = Field(default=300_000, alias="gap")
+    """Readings of a device at most this far apart are of one session."""
     max_duration_ms: Positive = Field(default=86_400_000, alias="max_duration")
+    """No session lasts longer. It is cut at a multiple of max_duration / 16."""
     retain_ms: Positive = Field(default=604_800_000, alias="retain")
-    buckets: int | None = Field(default=None, gt=0, le=4096)
-    """The number of state tables that devices are spread over; None for the checkpoint's, one a core in a new one."""
+    """How long sessions and devices stay in Redis after their last write, and devices in the state after their last
+    reading.
+    """
+    buckets: int | None = Field(default=None, gt=0, le=4096, examples=[16])
+    """State tables that devices are spread over. Each costs a batch some 5 ms, whatever it holds. The number is part of
+    the checkpoint: a start with another one is refused, and `tidemark checkpoint reshape` changes it. Default: one a
+    core at the first start, at most 16; then the checkpoint's number.
+    """

@@ -4,13 +4,16 @@ import math
 import re
 from copy import deepcopy
 from pathlib import Path
+from typing import Annotated
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from load.manifests import example
+from load.site import settings_page
 from service import settings
 from service.errors import SettingsError
-from service.settings import Settings, load, parse
+from service.settings import Settings, load, loads, parse
 from tests.stream.records import make_document, make_settings
 
 MINIMAL = {
@@ -834,3 +837,19 @@ def test_duplicates_are_told_by_the_device_and_something_else():
             f"admission.distinct: {given} must name 'device', and once each what tells its readings apart: "
             "'event_time' or columns of [input]"
         )
+
+
+def test_the_example_is_generated_from_the_models_and_is_valid() -> None:
+    text = example.EXAMPLE.read_text()
+    assert text == example.text(), "write it by python -m load.manifests"
+    loaded = loads(text, example.EXAMPLE, {})
+    assert loaded.kafka.group == "tidemark"
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_the_example_of_a_setting_is_a_value_of_it(name: str) -> None:
+    fields = settings_page.fields_of(Settings.model_fields[name].annotation)
+    for field in filter(lambda each: each.examples, fields.values()):
+        [value] = field.examples or ()
+        marks = (field.annotation, *field.metadata)
+        TypeAdapter(Annotated[marks] if field.metadata else field.annotation).validate_python(value)
