@@ -50,7 +50,7 @@ MUTATIONS = (
         ("P1", "P7"),
         (
             Edit(
-                "service/recompute/engine.py",
+                "service/recompute/sources.py",
                 "whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)",
                 "whole_from_ms = 0",
             ),

@@ -130,8 +130,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/correct.py",
-                "            recomputed.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)\n",
-                "",
+                "recomputed.leave(self._job.outbox, self._job.number, self._rounds, views_of(self._settings), *rows)",
+                "pass",
             ),
         ),
         (_STREAM + "test_corrected_values_are_in_the_outlets_as_the_oracle_says",),
@@ -149,7 +149,7 @@ MUTATIONS = (
         "a backfill does not read what is before a part",
         "sessions of the past are lacking at the edges of parts",
         ("P1",),
-        (Edit("service/recompute/job.py", "before_ms + longest_ms, longest_ms", "before_ms, longest_ms"),),
+        (Edit("service/recompute/sources.py", "cls(before_ms + longest_ms", "cls(before_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
@@ -157,7 +157,13 @@ MUTATIONS = (
         "a backfill admits readings that the stream has rejected for being behind the watermark",
         "windows of the past have readings that the stream's did not have",
         ("P1",),
-        (Edit("service/recompute/job.py", "late.read(self._settings, 0, 0)", "late.in_values(self._settings)"),),
+        (
+            Edit(
+                "service/recompute/backfill.py",
+                "decisions.of_log(of.run, late.read(of.settings, 0, 0))",
+                "decisions.present(of.run)",
+            ),
+        ),
         (_REJECTS,),
     ),
     Mutation(

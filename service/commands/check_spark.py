@@ -16,7 +16,7 @@ from service.kafka import source
 from service.outlets import kinds
 from service.pipeline import builder, failure
 from service.quality import sample
-from service.recompute import engine
+from service.recompute import sources
 from service.reference import database
 from service.reference.attributes import Index
 from service.reference.current_snapshot import in_use
@@ -71,7 +71,7 @@ def reference(settings: Settings) -> Iterator[Line]:
 def sample_of_fields(settings: Settings) -> Iterator[Line]:
     """Count the newest records of the topics that have each mapped field."""
     spark = session.build(settings, master="local[1]")
-    records = engine.records(spark, settings, sample.newest(settings.kafka, _SAMPLE), sample.READ).coalesce(1)
+    records = sources.records(spark, settings, sample.newest(settings.kafka, _SAMPLE), sample.READ).coalesce(1)
     counts = inputs.field_counts(records, settings, load_schemas(settings))
     for form in settings.forms:
         yield from _of_fields(form.place, [each for each in counts if each.setting.startswith(f"{form.place}.")])
@@ -103,7 +103,7 @@ def sample_of_filters(settings: Settings) -> Iterator[Line]:
     if settings.reference is not None:
         attributes = Index(database.fetch(spark, settings.reference))
     source = sample.newest(settings.kafka, _SAMPLE)
-    records = engine.records(spark, settings, source).coalesce(1)
+    records = sources.records(spark, settings, source).coalesce(1)
     rows = readings.admit(records, settings, attributes, schemas=load_schemas(settings)).toArrow()
     if not rows.num_rows:
         yield ok("filters", f"Spark accepts {', '.join(predicates)}; the topics have no record to try")

@@ -20,7 +20,7 @@ from service.admission.schema_sources import load_schemas
 from service.commands import dissect
 from service.commands.explain import explain
 from service.pipeline import failure
-from service.recompute import command_session, late
+from service.recompute import decisions, late
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.reference import lookup
@@ -72,7 +72,7 @@ class Readmission:
         settings, now_ms = self._settings, clock.now_ms()
         if self._spark is None:
             self._spark = session.build(settings, master="local[1]")
-        attributes = command_session.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
+        attributes = decisions.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
         # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
         rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]
         records = self._spark.createDataFrame(late.records(rows))

@@ -16,7 +16,7 @@ from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, failure
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
-from service.recompute import engine
+from service.recompute import sources
 from service.recompute.republish import ASKED, LOOK_S, Republisher, mark, summary
 from service.redis.keys import shards
 from service.redis.link import reader
@@ -91,7 +91,7 @@ def _preview(settings: Settings, say: Callable[[str], object]) -> None:
     spark = session.build(settings, master="local[*]")
     try:
         committed = _committed(spark, settings)
-        source = engine.readable(spark, settings, committed, engine.needed_from_ms(settings, committed.watermark_ms))
+        source = sources.readable(spark, settings, committed, sources.needed_from_ms(settings, committed.watermark_ms))
     except Exception as error:  # Spark's and py4j's get a name
         raise failure.classify(error) from error
     finally:

@@ -27,7 +27,7 @@ from service.errors import TidemarkError
 from service.pipeline import builder, failure
 from service.publication.rows import Rows, by_shard, session_rows, window_rows
 from service.quality import sample
-from service.recompute import engine
+from service.recompute import sources
 from service.redis.keys import shards
 from service.reference import snapshots
 from service.reference.attributes import Attributes
@@ -115,7 +115,7 @@ def trial(settings: Settings, count: int) -> Trial:
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
             attributes = _attributes(spark, settings, Path(folder))
-            records = engine.records(spark, settings, source, sample.READ).coalesce(1)
+            records = sources.records(spark, settings, source, sample.READ).coalesce(1)
             schemas = load_schemas(settings)
             decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=schemas)
             kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]

@@ -72,7 +72,7 @@ class Checker:
     def _check(self) -> None:
         settings = self._settings
         source = sample.newest(settings.kafka, settings.quality.sample, until=self._end)
-        if not sample.size(source):
+        if not source.size:
             return
         snapshot = self._term.current_snapshot
         attributes = snapshot.attributes if snapshot is not None else None

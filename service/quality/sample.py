@@ -27,8 +27,8 @@ from service.errors import SourceError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges
 from service.micro_batch import Offsets
-from service.recompute import engine
-from service.recompute.engine import Source
+from service.recompute import sources
+from service.recompute.sources import Source
 from service.reference.attributes import Attributes
 from service.settings import Kafka, Settings
 
@@ -51,7 +51,7 @@ def require_newest(kafka: Kafka, count: int, purpose: str) -> Source:
     if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
         raise topics.missing(kafka, missing)
     source = newest(kafka, count)
-    if not size(source):
+    if not source.size:
         what = f"{', '.join(kafka.topics)}: there is no record to {purpose}"
         raise SourceError(what, remedy="Wait until there are readings, then run it again")
     return source
@@ -93,12 +93,6 @@ def spread(available: Mapping[Place, int], count: int) -> dict[Place, int]:
     return taken
 
 
-def size(source: Source) -> int:
-    """Return the number of records of a source."""
-    begins = {(topic, partition): offset for topic, each in source.begin.items() for partition, offset in each.items()}
-    return sum(end - begins[topic, partition] for topic, each in source.end.items() for partition, end in each.items())
-
-
 def read(
     spark: SparkSession,
     settings: Settings,
@@ -107,7 +101,7 @@ def read(
     schemas: SchemaSets | None = None,
 ) -> pa.Table:
     """Read the sample with one task, because a stream may run on the same cores. The rest is as for `readings.admit`."""
-    records = engine.records(spark, settings, source, READ)
+    records = sources.records(spark, settings, source, READ)
     return of(records.coalesce(1), settings, attributes, schemas)
 
 

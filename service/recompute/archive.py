@@ -18,10 +18,9 @@ from service.checkpoint import skips
 from service.errors import SettingsError
 from service.kafka import topics
 from service.micro_batch import MicroBatch
-from service.recompute import engine
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
-from service.recompute.sources import Part, halves
+from service.recompute.sources import Part, Reach, halves, without
 from service.settings import Settings
 from service.spark.files import Files
 
@@ -47,21 +46,19 @@ class Archive:
     """The records of an archive, by spans of event time.
 
     `frame` has the columns of the Kafka source. `covers` is the broker time from which and up to which it has the records of
-    every partition; 0 if it has the first records that the checkpoint has read, None if the last ones. The rest is as for Reader.
+    every partition; 0 if it has the first records that the checkpoint has read, None if the last ones.
     """
 
     place: Place
     frame: DataFrame
     covers: tuple[int, int | None]
     settings: Settings
-    before_ms: int
-    after_ms: int
-    rate: int
+    reach: Reach
 
-    def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
-        """Cut a span as `Reader.parts` does."""
+    def parts(self, span: Span, rate: int, *, oldest_first: bool) -> Iterator[Span]:
+        """Cut a span as `KafkaRecords.parts` does."""
         return halves(
-            span, self.after_ms, self.rate, lambda part: self._within(part).count(), oldest_first=oldest_first
+            span, self.reach.after_ms, rate, lambda part: self._within(part).count(), oldest_first=oldest_first
         )
 
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
@@ -70,12 +67,12 @@ class Archive:
         ahead_ms = self.settings.admission.max_ahead_ms
         whole_from_ms = begin_ms + ahead_ms if begin_ms >= from_ms else from_ms + ahead_ms + 1
         records, lacking = self._holes(read)
-        admitted = decided.admit(run, engine.without(read, self.settings, decided.refused), whole_from_ms)
+        admitted = decided.admit(run, without(read, self.settings, decided.refused), whole_from_ms)
         return Part(*admitted, records, lacking)
 
     def ends_ms(self) -> int | None:
         """Return the event time before which values begin that lack no later record; None if all do."""
-        return None if self.covers[1] is None else self.covers[1] - self.after_ms
+        return None if self.covers[1] is None else self.covers[1] - self.reach.after_ms
 
     def _holes(self, read: DataFrame) -> tuple[int, tuple[str, ...]]:
         """Return the number of records, and the offsets between them that the archive lacks, for people."""
@@ -94,10 +91,10 @@ class Archive:
         return sum(row["records"] for row in rows), tuple(lacking)
 
     def _begin_ms(self, span: Span) -> int:
-        return max(0, span[0] - self.before_ms)
+        return max(0, span[0] - self.reach.before_ms)
 
     def _within(self, span: Span) -> DataFrame:
-        begin, until = (F.timestamp_millis(F.lit(ms)) for ms in (self._begin_ms(span), span[1] + self.after_ms))
+        begin, until = (F.timestamp_millis(F.lit(ms)) for ms in (self._begin_ms(span), span[1] + self.reach.after_ms))
         return self.frame.where((F.col("timestamp") >= begin) & (F.col("timestamp") < until))
 
 

@@ -14,10 +14,8 @@ values, and does not write values that are in Redis already. A running daemon is
 writes a value that step 3 finds closed. A republish writes again what Redis loses after step 7 (`restore`).
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,59 +26,24 @@ from service.aggregation.sessions import rules
 from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, SinkError
 from service.outlets import recomputed
-from service.outlets.outbox import Outbox, views_of
-from service.recompute import closed_sink, command_session, correction, engine, late
+from service.outlets.outbox import views_of
+from service.recompute import closed_sink, decisions, engine, job, late, sources
 from service.recompute.closed_sink import ClosedSink
-from service.recompute.copies import copies
-from service.recompute.correction import Partials
+from service.recompute.decisions import Decisions
+from service.recompute.engine import Partials
+from service.recompute.job import Job, Report, Say
 from service.recompute.late import Log
+from service.recompute.sources import Part
 from service.rejects import marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
-from service.spark.files import opened
-from state.columns import Bools, ints
+from state.columns import ints
 from state.late_sessions import corrected
 
 AT_ONCE = 20_000
 """Late readings in one batch run. The driver holds their windows and runs in memory."""
-
-Say = Callable[[str], object]
-
-
-@dataclass(slots=True)
-class Report:
-    """What a run did. Late readings: `corrected`; `waiting` for an open window or session; `refused`, for another reason
-    than being late, as copies of other readings, or because their bytes are gone. Values: `windows` and `sessions` written;
-    `same`, which were right already; `poorer`, of which Redis has more readings than Kafka; `unrecoverable`, of which Kafka has
-    deleted a part.
-    """
-
-    corrected: int = 0
-    waiting: int = 0
-    refused: int = 0
-    windows: int = 0
-    sessions: int = 0
-    same: int = 0
-    poorer: int = 0
-    unrecoverable: Counter[str] = field(default_factory=Counter)
-
-    def lines(self) -> Iterator[str]:
-        """For people."""
-        yield f"corrected {self.corrected} late readings: {self.windows} windows and {self.sessions} sessions written"
-        if self.same:
-            yield f"{self.same} values were right already"
-        if self.waiting:
-            yield f"{self.waiting} late readings belong to windows or sessions that are not closed yet: try later"
-        if self.refused:
-            why = "would not have been admitted in time either, are copies, or are gone"
-            yield f"{self.refused} {why}: see `tidemark rejects show`"
-        if self.poorer:
-            yield f"{self.poorer} values have more readings than the topic gives now, and are left as they are"
-        if self.unrecoverable.total():
-            what = " and ".join(f"{many} {name}" for name, many in self.unrecoverable.items() if many)
-            yield f"{what} are left as they are: Kafka has deleted a part of their readings"
 
 
 def correct(
@@ -104,14 +67,10 @@ def correct(
         if not todo:
             say("no late reading is to be corrected")
             return Report()
-        with command_session.writing(settings, fence, spark) as (running, sink):
-            command_session.require_complete(sink.settings.closing_views)
-            for line in command_session.unknown_attributes(running, settings):
-                say(line)
-            report = Correction(running, sink, log, fence).run(todo)
-    for line in report.lines():
-        say(f"nothing is written; without --dry-run: {line}" if dry else line)
-    return report
+        with job.of_command(settings, fence, spark, say, lambda served: served) as of:
+            Correction(of, log).run(todo)
+    of.report.say(say, dry=dry)
+    return of.report
 
 
 def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, str]) -> Report:
@@ -121,16 +80,17 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     """
     servers = closed_sink.servers(settings, shard_marks)
     micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings, marks.read(settings.kafka))
-    from_ms = engine.needed_from_ms(settings, micro_batch.watermark_ms)
+    from_ms = sources.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
         return Report()
     with closing(Fence(settings.redis)) as fence:
-        sink = ClosedSink(settings, micro_batch, fence.number, servers, shard_marks)
+        of = Job(spark, ClosedSink(settings, micro_batch, fence.number, servers, shard_marks), fence)
         try:
-            return Correction(spark, sink, log, fence, is_marking=False).run(todo)
+            Correction(of, log, is_marking=False).run(todo)
         except FencedError as error:  # by a command: the daemon is not fenced, and tries again
             raise SinkError(str(error), remedy="It is tried again") from error
+    return of.report
 
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:
@@ -139,105 +99,82 @@ def _is_restored(mark: Mark, from_ms: int) -> bool:
 
 
 class Correction:
-    """One run. `log` has the late readings to correct and those in values.
+    """One run. `log` has the late readings to correct and those in values. Without `is_marking` they have their marks already."""
 
-    Without a fence nothing is written or marked, and the report counts each value that would be computed as written. Without
-    `is_marking`, the late readings have their marks already.
-    """
-
-    def __init__(
-        self, spark: SparkSession, sink: ClosedSink, log: Log, fence: Fence | None, *, is_marking: bool = True
-    ) -> None:
-        self._fence, self._is_marking = fence, is_marking and fence is not None
-        self._settings, self._log = sink.settings, log
-        self._sink, self._recomputation = command_session.with_recomputation(spark, sink)
-        self._report = Report()
+    def __init__(self, of: Job, log: Log, *, is_marking: bool = True) -> None:
+        self._job, self._log, self._is_marking = of, log, is_marking and not of.is_dry
+        self._settings, self._run, self._report = of.settings, of.run, of.report
         self._rounds = 0
 
-    def run(self, todo: Sequence[Coordinates]) -> Report:
+    def run(self, todo: Sequence[Coordinates]) -> None:
         """Steps 3 to 7."""
-        report, watermark_ms = self._report, self._sink.micro_batch.watermark_ms
+        report, watermark_ms = self._report, self._job.sink.micro_batch.watermark_ms
         chosen = set(todo)
-        admitted, report.refused = late.admitted(self._recomputation, self._log.rejects.values(), self._log.marks)
+        admitted, report.refused = late.admitted(self._run, self._log.rejects.values(), self._log.marks)
         admitted = admitted.sort_by("event_ms")
         readings = late.of(admitted, chosen)
         earlier = late.of(admitted, {reject.place for reject in self._log.in_values()} - chosen)
         if self._settings.admission.distinct and readings.num_rows:
-            is_copy = self._copies(readings, earlier)
+            is_copy = decisions.copies(readings, earlier, self._read(int(ints(readings, "event_ms").min())).admitted)
             report.refused += int(is_copy.sum())
             readings = readings.filter(pa.array(~is_copy))
-        is_open = correction.ends_ms(ints(readings, "event_ms"), self._settings) > watermark_ms
-        report.waiting += int(is_open.sum())
+        is_open = engine.ends_ms(ints(readings, "event_ms"), self._settings) > watermark_ms
+        report.corrected, report.waiting = 0, int(is_open.sum())
         readings = readings.filter(pa.array(~is_open))
         for start in range(0, readings.num_rows, AT_ONCE):
             earlier = pa.concat_tables([earlier, self._round(readings.slice(start, AT_ONCE), earlier)])
-        return report
 
-    def _copies(self, readings: pa.Table, earlier: pa.Table) -> Bools:
-        run, settings = self._recomputation, self._settings
-        from_ms = max(0, int(ints(readings, "event_ms").min()) - settings.admission.max_ahead_ms)
-        source = engine.readable(run.spark, settings, self._sink.micro_batch, from_ms)
-        records = engine.records(run.spark, settings, source, refused=self._log.refused)
-        return copies(readings, earlier, run.admit(records))
+    def _read(self, from_ms: int, corrected: pa.Table | None = None) -> Part:
+        """Return every admitted reading from an event time on, and `corrected` ones."""
+        begin_ms = max(0, from_ms - self._settings.admission.max_ahead_ms)
+        source = sources.readable(self._run.spark, self._settings, self._job.sink.micro_batch, begin_ms)
+        return sources.admitted(self._run, source, Decisions(self._log.refused, corrected, self._log.gone_ms + 1))
 
     def _round(self, readings: pa.Table, earlier: pa.Table) -> pa.Table:
         """Correct some late readings, ascending; `earlier` are in values already. Returns those that are corrected now."""
-        run, settings, micro_batch = self._recomputation, self._settings, self._sink.micro_batch
-        all_folded = correction.fold(run, late.plain(readings))
+        run, settings, watermark_ms = self._run, self._settings, self._job.sink.micro_batch.watermark_ms
+        all_folded = engine.fold(run, late.plain(readings))
 
         def fold(some: pa.Table) -> Partials:
             # Unless some have to wait, all steps use the fold of all of them.
-            return all_folded if some.num_rows == readings.num_rows else correction.fold(run, late.plain(some))
+            return all_folded if some.num_rows == readings.num_rows else engine.fold(run, late.plain(some))
 
         first = _first(readings)
         anchors = _anchors(closed_sink.session_starts(settings, first), first)
         gaps = _gaps(all_folded.runs, settings.sessions.gap_ms)
         from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
         needed_ms = min([*all_folded.windows["start"].to_pylist(), *from_ms.values()])
-        # Every admitted reading since then is in the source.
-        source = engine.readable(run.spark, settings, micro_batch, max(0, needed_ms - settings.admission.max_ahead_ms))
-        whole_ms = max(source.whole_from_ms, self._log.gone_ms + 1)
-        corrected_before = late.plain(earlier.filter(pc.greater_equal(earlier["event_ms"], needed_ms)))
-        records = engine.records(run.spark, settings, source, refused=self._log.refused)
-        admitted = run.admit(records, corrected_before)
-        base = correction.base(run, admitted, all_folded.windows, from_ms)
+        read = self._read(needed_ms, late.plain(earlier.filter(pc.greater_equal(earlier["event_ms"], needed_ms))))
+        whole_ms = read.whole_from_ms
+        base = engine.targeted(run, read.admitted, all_folded.windows, from_ms)
         unrecoverable = _unrecoverable(base.runs, first, anchors.keys(), from_ms, whole_ms)
         runs, recoverable = _without(base.runs, unrecoverable), _without(readings, unrecoverable)
-        sessions = corrected(runs, recoverable, lambda some: fold(some).runs, micro_batch.watermark_ms, rules(settings))
+        sessions = corrected(runs, recoverable, lambda some: fold(some).runs, watermark_ms, rules(settings))
         waiting = set(late.places(recoverable.filter(pa.array(sessions.waiting))))
         ready = late.of(readings, set(late.places(readings)) - waiting)
         self._report.waiting += len(waiting)
         self._report.unrecoverable["devices' sessions"] += len(unrecoverable)
         if ready.num_rows:
             self._mark("correcting", ready)
-            self._write(correction.with_late(base.windows, fold(ready).windows), sessions.sessions, whole_ms)
-            if self._fence is not None:
-                self._sink.confirm()
-                self._fence.check()
-                self._require_views()
+            self._write(engine.with_late(base.windows, fold(ready).windows), sessions.sessions, whole_ms)
             failpoint.hit("corrected_before_marked")
             self._mark("corrected", ready)
-            self._report.corrected += ready.num_rows
+            self._report.corrected = (self._report.corrected or 0) + ready.num_rows
         return ready
 
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
-        settings, report = self._settings, self._report
         complete = windows.filter(pc.greater_equal(windows["start"], whole_ms))
-        report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
-        if self._fence is None:
-            report.windows, report.sessions = report.windows + complete.num_rows, report.sessions + sessions.num_rows
+        self._report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
+        values = self._job.write(complete, sessions)
+        if values is None:
             return
-        values = self._sink.write_values(complete, sessions)
-        final, closed = (each.written for each in values)
-        report.windows, report.sessions = report.windows + final.written, report.sessions + closed.written
-        report.same += final.same + closed.same
-        report.poorer += final.poorer + closed.poorer
-        if settings.outlets and self._is_marking:  # else they were left when the marks were made
-            files = opened(self._recomputation.spark, settings.service.checkpoint)
+        if self._settings.outlets and self._is_marking:  # else they were left when the marks were made
             self._rounds += 1
-            rows = [recomputed.with_revision(each.table, self._fence.began_ms + self._rounds) for each in values]
-            recomputed.leave(Outbox(files), self._sink.number, self._rounds, views_of(settings), *rows)
+            rows = [recomputed.with_revision(each.table, self._job.began_ms + self._rounds) for each in values]
+            recomputed.leave(self._job.outbox, self._job.number, self._rounds, views_of(self._settings), *rows)
+        self._job.check()
+        self._require_views()
 
     def _require_views(self) -> None:
         """Raise CheckpointError if the service has views or measures that this run does not know.
@@ -245,7 +182,7 @@ class Correction:
         Their past is computed by service/recompute/fill.py, perhaps before these readings had the mark `correcting`.
         """
         settings = self._settings
-        served = view_versions.stored(settings, opened(self._recomputation.spark, settings.service.checkpoint))
+        served = view_versions.stored(settings, self._job.outbox.files)
         if added := sorted(set(served.closing) - set(settings.closing)):
             what = f"The service has got the view {added[0][0]} with {added[0][1]} since this run began"
             raise CheckpointError(what, remedy="Run it again: it finishes what this run has begun, with that view")
@@ -253,9 +190,7 @@ class Correction:
     def _mark(self, state: State, table: pa.Table) -> None:
         if not self._is_marking:
             return
-        rows = zip(
-            late.places(table), table["event_ms"].to_pylist(), late.keys(self._recomputation, table), strict=True
-        )
+        rows = zip(late.places(table), table["event_ms"].to_pylist(), late.keys(self._run, table), strict=True)
         marks.write(
             self._settings.kafka,
             [Mark(place, state, {"event_ms": ms, **({"keys": keys} if keys else {})}) for place, ms, keys in rows],

@@ -1,24 +1,38 @@
-"""The readings of the past, as the stream has counted them: admitted by its steps, without what it refused, with corrections."""
+"""Which records of the past count: those that the stream has admitted, without what it refused, and with corrections.
+
+Admission repeats most decisions of the stream. It does not repeat those that depended on the stream's state or on its time: late,
+ahead, duplicate, of too many devices, replaced by a replayed copy. `Decisions` has these. `recomputation` gives admission the
+schemas, column values and reference attributes of then.
+"""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from service.admission import column_values, device_limit, readings
+from service.admission import column_values, device_limit, expansion, readings
+from service.admission.readings import KEPT, SECOND
+from service.admission.schema_sources import SchemaSets
 from service.checkpoint import event_time
+from service.errors import ReferenceDataError
 from service.pipeline.term import Term
-from service.recompute import engine, late
-from service.recompute.engine import Recomputation, Source, Span
+from service.recompute import late
+from service.recompute.engine import Recomputation, Span
 from service.recompute.late import Log, Refusal
-from service.reference import history
+from service.reference import history, snapshots
+from service.reference.attributes import SERVING, Stored
 from service.reference.folder import snapshot_folder
 from service.rejects import marks
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
+from state.columns import Bools
+
+_ORDER = (*(KEPT + name for name in ("topic", "partition", "offset")), expansion.INDEX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +65,14 @@ class Decisions:
         return counts
 
 
-def recomputation(term: Term, settings: Settings) -> Recomputation:
-    """Return the recomputation of a term, for these settings. Raises CheckpointError."""
-    attributes = None
-    if term.snapshot is not None:
-        current = term.current_snapshot
-        folder = snapshot_folder(term.spark, settings.service.checkpoint) if current is None else current.folder
-        newest = term.snapshot.attributes()
-        attributes = history.attributes(folder, newest, settings.kafka.topics, readings.number_of)
-    values = column_values.stored(settings, Files(term.spark, settings.service.checkpoint))
-    return Recomputation(term.spark, settings, attributes, term.schemas, values)
-
-
-def decisions(run: Recomputation, log: Log) -> Decisions:
+def of_log(run: Recomputation, log: Log) -> Decisions:
     """Return the decisions that a log of late rejects has. Raises SourceError."""
     in_values = {reject.place: Refusal(reject.reason, reject.broker_ms) for reject in log.in_values()}
     rows = late.plain(late.admitted(run, log.in_values(), log.marks)[0]) if in_values else None
     return Decisions(log.refused, rows, log.gone_ms + 1, in_values)
 
 
-def present_decisions(run: Recomputation) -> Decisions:
+def present(run: Recomputation) -> Decisions:
     """Return the decisions of now: readings that were behind the watermark are admitted, unless a correction has run.
 
     Raises SourceError and CheckpointError.
@@ -78,17 +80,91 @@ def present_decisions(run: Recomputation) -> Decisions:
     known = marks.read(run.settings.kafka)
     log = late.in_values(run.settings, known)
     if log is not None:
-        return decisions(run, log)
+        return of_log(run, log)
     files = Files(run.spark, run.settings.service.checkpoint)
     has_refused = device_limit.was_reached(files) or event_time.has_ahead(files)
     return Decisions(late.refused(run.settings, known, has_refused=has_refused))
 
 
-def admitted(run: Recomputation, source: Source, decided: Decisions) -> tuple[DataFrame, int]:
-    """Return the rows of `readings.admit` of a range of offsets, and the event time (ms) from which they lack no reading.
+def recomputation(
+    spark: SparkSession, settings: Settings, schemas: SchemaSets | None, newest: Stored | None
+) -> Recomputation:
+    """Return the recomputation with the column values and the reference snapshots that the service has stored.
 
-    Raises CheckpointError.
+    `newest` are the attributes of now, None without a reference. Raises CheckpointError.
     """
-    return decided.admit(
-        run, engine.records(run.spark, run.settings, source, refused=decided.refused), source.whole_from_ms
+    then = None
+    if newest is not None:
+        folder = snapshot_folder(spark, settings.service.checkpoint)
+        then = history.attributes(folder, newest, settings.kafka.topics, readings.number_of)
+    values = column_values.stored(settings, Files(spark, settings.service.checkpoint))
+    return Recomputation(spark, settings, then, schemas, values)
+
+
+def of_term(term: Term, settings: Settings) -> Recomputation:
+    """Return the recomputation of a running term, for these settings. Raises CheckpointError."""
+    snapshot = term.snapshot
+    return recomputation(term.spark, settings, term.schemas, None if snapshot is None else snapshot.attributes())
+
+
+def serving_attributes(spark: SparkSession, settings: Settings) -> Stored | None:
+    """Return the attributes of the snapshot that the service uses, or used last; None without a reference."""
+    if settings.reference is None:
+        return None
+    folder = snapshot_folder(spark, settings.service.checkpoint)
+    snapshot = snapshots.latest(folder, pointer=SERVING) or snapshots.latest(folder)
+    if snapshot is None:
+        what = f"{folder}: there is no reference snapshot"
+        raise ReferenceDataError(what, remedy="Run this where the service's checkpoint is")
+    return snapshot.attributes()
+
+
+def unknown_attributes(spark: SparkSession, settings: Settings) -> Iterator[str]:
+    """Yield for people that the attributes of some time are not known, if that is so."""
+    if settings.reference is not None:
+        folder = snapshot_folder(spark, settings.service.checkpoint)
+        found = history.read(folder)
+        if not found.uses:
+            yield "devices get the attributes of the reference snapshot that the service uses now: it has noted no other"
+        elif found.is_cut:
+            first = found.uses[0]
+            begins = sorted((topic, *pair) for topic, each in first.begin.items() for pair in each.items())
+            places = ", ".join(f"{topic}[{partition}]@{offset}" for topic, partition, offset in begins)
+            yield f"records before {places} get the attributes of {first.version}, the oldest snapshot that is kept"
+
+
+def copies(readings: pa.Table, earlier: pa.Table, admitted: DataFrame) -> Bools:
+    """Return which late readings are copies (admission.distinct) of an admitted reading, or of one before them.
+
+    The stream remembers readings until the watermark has passed them, and rejects a copy that comes later as late. `earlier` are
+    late readings that are in values. The readings of one run are compared in the order of topic, partition and offset. All are
+    rows of `readings.admit`, the first two with their places.
+    """
+    names = _names(readings)
+    seen = {key for key in _keys(earlier) if None not in key} | _admitted(readings.select(names), admitted)
+    is_copy = np.zeros(readings.num_rows, np.bool_)
+    numbered = readings.append_column("row", pa.array(np.arange(readings.num_rows))).sort_by(
+        [(name, "ascending") for name in _ORDER if name in readings.column_names]
     )
+    for row, key in zip(numbered["row"].to_pylist(), _keys(numbered), strict=True):
+        is_copy[row] = key in seen
+        if None not in key:
+            seen.add(key)
+    return is_copy
+
+
+def _names(table: pa.Table) -> list[str]:
+    return ["device", SECOND if SECOND in table.column_names else "event_ms"]
+
+
+def _keys(table: pa.Table) -> list[tuple[str | int | None, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in _names(table)), strict=True))
+
+
+def _admitted(keys: pa.Table, admitted: DataFrame) -> set[tuple[str | int | None, ...]]:
+    """The keys that admitted readings have, too."""
+    wanted = keys.rename_columns(["copy_device", "copy_second"]).group_by(["copy_device", "copy_second"]).aggregate([])
+    chosen = F.broadcast(admitted.sparkSession.createDataFrame(wanted))
+    device, second = (F.col(f"`{name}`") for name in keys.column_names)
+    found = admitted.join(chosen, (device == F.col("copy_device")) & (second == F.col("copy_second")))
+    return {tuple(row) for row in found.select("copy_device", "copy_second").distinct().collect()}

@@ -5,42 +5,36 @@
 
 Admission depends only on the record, its broker time and the attributes that its device had (service/reference/history.py). So
 the batch run admits what the stream admitted, with two exceptions. Readings that the stream rejected for being behind the
-watermark are admitted, unless the caller names them. Records that Kafka has deleted are missing: see `Source`.
+watermark are admitted, unless service/recompute/decisions.py refuses them. Records that Kafka has deleted are missing: see
+service/recompute/sources.py.
+
+A correction asks for the windows and the devices' sessions that late readings belong to (`targeted`). Only the readings of these
+are folded: all readings in the panes of one of the windows, and those of one of the devices since its session began.
 """
 
 import itertools
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from service.admission import expansion, readings
-from service.admission.arrays import NO_INDEX
+from service.admission import readings
 from service.admission.column_values import Known
 from service.admission.schema_sources import SchemaSets
 from service.aggregation import sessions
-from service.checkpoint import skips, topic_log
-from service.errors import SourceError
-from service.kafka import clients
-from service.kafka.clients import TIMEOUT_S
-from service.kafka.source import ONE_AT_A_TIME, with_options
-from service.micro_batch import MicroBatch, Offsets, format_offsets
+from service.micro_batch import MicroBatch
 from service.pipeline import builder
 from service.reference.attributes import Attributes
-from service.rejects.reject_log import Coordinates
 from service.row_schemas import CHANGES, OUTPUT, PARTS, RUNS
 from service.settings import Settings
-from service.spark.files import Files
-from state import codec, history, reader, windows
-from state.columns import ints
+from state import codec, history, reader, runs, windows
+from state.columns import Ints, ints
 from state.history import Payload
+from state.late_sessions import only as only_devices
 from state.layout import Changes, status_schema
 from state.rules import Rules
 from state.store import restore
@@ -57,200 +51,8 @@ def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) 
     return states.mapInArrow(_Present(sessions.rules(settings), lengths_ms), OUTPUT)
 
 
-_INDEX = "refused_index"
-
 Span = tuple[int, int]
 """Event time in ms, half open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The offsets from which closed values are computed.
-
-    `begin` and `end` are offsets by topic and partition, half open. They contain every admitted reading with an event time
-    from `whole_from_ms` on, so windows and sessions that begin later lack no reading; 0 when Kafka has all records.
-    `lacking` describes deleted offsets and topics that are not read any more, for people.
-    """
-
-    begin: Offsets
-    end: Offsets
-    whole_from_ms: int
-    lacking: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition in Kafka: its oldest offset, the broker time of that record (None: no record), and the first offset whose
-    broker time is not below the requested time (None: no such offset)."""
-
-    oldest: int
-    oldest_ms: int | None
-    reached: int | None
-
-
-def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
-    """The earliest broker time of a record that can belong to a closed value that has not expired."""
-    rules = settings.sessions
-    ages = [view.retain_ms + view.window_ms for view in settings.closing_views]
-    # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
-    ages.append(rules.retain_ms + rules.max_duration_ms + 2 * sessions.longest_gap_ms(settings))
-    return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
-
-
-def source(
-    committed: MicroBatch,
-    partitions: Mapping[tuple[str, int], Partition],
-    from_ms: int,
-    max_ahead_ms: int,
-    left: Mapping[str, int] | None = None,
-) -> Source:
-    """The offsets to read for values from `from_ms` on; the start of `committed` is the checkpoint's.
-
-    `left` are topics that are not read any more, with the newest event time of their readings.
-
-    Records before the checkpoint's start were never published. Records that Kafka has deleted are not younger than the
-    oldest remaining one (LogAppendTime). Skipped records are below `from_ms`. An admitted reading is at most `max_ahead_ms`
-    ahead of its record's time.
-    """
-    begin: dict[str, dict[int, int]] = {}
-    left = left or {}
-    whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)
-    lacking = [f"{topic}, which the settings no longer have" for topic in left]
-    for topic, ends in committed.end.items():
-        for partition, end in ends.items():
-            kafka = partitions[topic, partition]
-            first = committed.start.get(topic, {}).get(partition, 0)
-            if kafka.oldest > first:
-                lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}, which Kafka has deleted")
-                first = kafka.oldest
-                # Without a remaining record the age of the deleted ones is unknown.
-                deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
-                whole_from_ms = max(whole_from_ms, deleted_ms + max_ahead_ms + 1)
-            reached = end if kafka.reached is None else kafka.reached
-            if reached > first:
-                first = reached
-                whole_from_ms = max(whole_from_ms, from_ms + max_ahead_ms)
-            begin.setdefault(topic, {})[partition] = min(first, end)
-    return Source(begin, committed.end, whole_from_ms, tuple(lacking))
-
-
-def readable(
-    spark: SparkSession, settings: Settings, committed: MicroBatch, from_ms: int, until_ms: int | None = None
-) -> Source:
-    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer, CheckpointError.
-
-    With `until_ms`, without the records whose broker time is not below it. The brokers must set that time (LogAppendTime).
-    """
-    left = topic_log.read(Files(spark, settings.service.checkpoint)).missing_until_ms(committed.end)
-    consumer = clients.consumer(settings.kafka, small=True)
-    try:
-        partitions = {
-            (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
-            for topic, ends in committed.end.items()
-            for partition in ends
-        }
-        if until_ms is not None:
-            committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
-    except KafkaException as error:
-        raise clients.unreachable(settings.kafka, error, consumer) from error
-    finally:
-        consumer.close()
-    return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)
-
-
-def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
-    """Ends that are not behind the first record with this broker time."""
-    asked = [TopicPartition(topic, partition, until_ms) for topic, each in ends.items() for partition in each]
-    result: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in ends.items()}
-    for at in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
-        if at.error is not None:
-            raise KafkaException(at.error)
-        if at.offset >= 0:  # else all records are older
-            result[at.topic][at.partition] = min(result[at.topic][at.partition], at.offset)
-    return result
-
-
-def _partition(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
-    oldest, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
-    [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=TIMEOUT_S)
-    if at.error is not None:
-        raise KafkaException(at.error)
-    oldest_ms = None
-    if 0 < oldest < end:
-        consumer.assign([TopicPartition(place.topic, place.partition, oldest)])
-        message = consumer.poll(TIMEOUT_S)
-        consumer.unassign()
-        error = message.error() if message is not None else None
-        if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-            what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {TIMEOUT_S:.0f} s"
-            raise SourceError(what, remedy="It is tried again; check the brokers")
-        if error is None:  # else the partition has offsets without records only
-            oldest_ms = int(message.timestamp()[1])
-    return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
-
-
-def records(
-    spark: SparkSession,
-    settings: Settings,
-    chosen: Source,
-    options: Mapping[str, str] | None = None,
-    refused: Collection[Coordinates] = (),
-) -> DataFrame:
-    """The chosen records in the columns of `source.stream`, without skipped and `refused` (late.Log) ones.
-
-    Records that are arrays are readings already (expansion.expand) if there are refused ones. `options` are of the reader.
-    """
-    places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
-    spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
-
-    def between(begin: Offsets, end: Offsets, careful: bool) -> DataFrame:
-        return (
-            with_options(spark.read.format("kafka"), settings.kafka)
-            .option("failOnDataLoss", "true")  # always: a value that lacks readings must not be published
-            .option("assign", json.dumps(places))
-            .option("startingOffsets", format_offsets(begin))
-            .option("endingOffsets", format_offsets(end))
-            .options(**(options or {}), **(ONE_AT_A_TIME if careful else {}))
-            .load()
-        )
-
-    parts = [between(*part) for part in skips.stretches(chosen.begin, chosen.end, spans)]
-    return without(reduce(DataFrame.union, parts), settings, [place for place in refused if _is_in(chosen, place)])
-
-
-def _is_in(chosen: Source, place: Coordinates) -> bool:
-    begin, end = (each.get(place.topic, {}).get(place.partition, 0) for each in (chosen.begin, chosen.end))
-    return begin <= place.offset < end
-
-
-def without(records: DataFrame, settings: Settings, refused: Collection[Coordinates]) -> DataFrame:
-    """Return records without those at some places; of an array of readings without those readings."""
-    names = ["topic", "partition", "offset"]
-    types = [pa.string(), pa.int32(), pa.int64()]
-    if settings.has_arrays:
-        # What was refused as a record may be an array for today's settings.
-        complete = [place for place in refused if place.index == NO_INDEX]
-        refused = [place for place in refused if place.index != NO_INDEX]
-        records = _without(records, complete, names, types)
-    if not refused:
-        return records
-    if settings.has_arrays:
-        # A reading of an array is refused alone, so the records become readings first. Nulls would not be equal in the join.
-        names, types = [*names, _INDEX], [*types, pa.int32()]
-        records = expansion.expand(records, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
-    left = _without(records, refused, names, types)
-    return left.drop(_INDEX) if settings.has_arrays else left
-
-
-def _without(
-    records: DataFrame, refused: Collection[Coordinates], names: Sequence[str], types: Sequence[pa.DataType]
-) -> DataFrame:
-    if not refused:
-        return records
-    columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]  # without arrays, no index
-    unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=list(names))))
-    return records.join(unwanted, list(names), "left_anti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,3 +203,98 @@ def _changes(changes: Changes, **counts: int) -> pa.RecordBatch:
     columns: dict[str, Any] = {name: pa.array([count], pa.int64()) for name, count in counts.items()}
     columns |= {"kind": pa.array([CHANGES], pa.int8()), "payload": pa.array([codec.pack_changes(changes)], pa.binary())}
     return pa.RecordBatch.from_pydict(columns)
+
+
+NEVER_MS = -1
+"""A watermark that has passed no window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Readings folded: windows (`state.windows.SCHEMA`), and runs (`state.runs.schema`)."""
+
+    windows: pa.Table
+    runs: pa.Table
+
+
+def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
+    """The event time at which the last window of each reading ends."""
+    ends = [event_ms // view.step_ms * view.step_ms + view.window_ms for view in settings.closing_views]
+    latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
+    return latest
+
+
+def fold(run: Recomputation, late: pa.Table) -> Partials:
+    """Fold rows of readings.admit on the driver."""
+    step = builder.folding(run.settings, run.attributes, run.values, views=run.settings.closing_views)
+    batches = step.fold(late) if late.num_rows else ()
+    return _partials((row for batch in batches for row in batch.to_pylist()), run.settings)
+
+
+def _partials(rows: Iterable[Mapping[str, Any]], settings: Settings) -> Partials:
+    payloads: dict[int, list[bytes]] = {}
+    for row in rows:
+        payloads.setdefault(row["kind"], []).append(row["payload"])
+    parts = [codec.unpack(b"W", payload) for payload in payloads.get(PARTS, ())]
+    tables = [codec.unpack(b"R", payload) for payload in payloads.get(RUNS, ())]
+    tables.insert(0, runs.schema(sessions.rules(settings).measures).empty_table())
+    merged = windows.advance(windows.empty(), parts, NEVER_MS).open
+    return Partials(merged, pa.concat_tables(tables, promote_options="default"))
+
+
+def with_late(base: pa.Table, late: pa.Table) -> pa.Table:
+    """Return the windows of `late`, each merged with the same window of `base`."""
+    return windows.advance(base, [late], NEVER_MS).changed
+
+
+def targeted(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> Partials:
+    """Return the `targets`, windows of admitted readings, and the runs of each device in `from_ms` since its time there."""
+    step = _Targets(codec.pack(b"W", targets), dict(from_ms))
+    folded = run.partials(_near(run, admitted, targets, from_ms)).select("kind", "payload")
+    rows = folded.mapInArrow(step, "kind tinyint, payload binary").toArrow().to_pylist()
+    return _partials(rows, run.settings)
+
+
+def _near(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> DataFrame:
+    """Return the admitted readings in a pane of a target window, or of a device since its time in `from_ms`."""
+    step = run.settings.pane_ms
+    spans = set(zip(targets["start"].to_pylist(), targets["end"].to_pylist(), strict=True))
+    panes = sorted({pane for start, end in spans for pane in range(start // step, -(-end // step))})
+    at = run.spark.createDataFrame(pa.table({"near_pane": pa.array(panes, pa.int64())}))
+    since = run.spark.createDataFrame(
+        pa.table({"near_device": list(from_ms), "near_from": pa.array(from_ms.values(), pa.int64())})
+    )
+    pane = F.floor(F.col("event_ms") / step).cast("bigint")
+    return (
+        admitted.join(F.broadcast(at), pane == F.col("near_pane"), "left")
+        .join(F.broadcast(since), F.col("device") == F.col("near_device"), "left")
+        .where(F.col("near_pane").isNotNull() | (F.col("event_ms") >= F.col("near_from")))
+        .select(*admitted.columns)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """Reduce payloads to the packed `windows`, merged, and the runs of the devices in `from_ms`."""
+
+    windows: bytes
+    from_ms: dict[str, int]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        targets, merged = codec.unpack(b"W", self.windows), windows.empty()
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            if row["kind"] == PARTS:
+                parts = windows.only(codec.unpack(b"W", row["payload"]), targets)
+                merged = windows.advance(merged, [parts], NEVER_MS).open
+            else:
+                kept = only_devices(codec.unpack(b"R", row["payload"]), self.from_ms)
+                if kept.num_rows:
+                    yield _row(RUNS, codec.pack(b"R", kept))
+        if merged.num_rows:
+            yield _row(PARTS, codec.pack(b"W", merged))
+
+
+def _row(kind: int, payload: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"kind": pa.array([kind], pa.int8()), "payload": pa.array([payload], pa.binary())}
+    )

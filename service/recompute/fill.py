@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from service import clock, failpoint
+from service import failpoint
 from service.checkpoint.view_versions import Filled
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, builder
@@ -26,10 +26,10 @@ from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
-from service.recompute import decisions, engine
+from service.recompute import decisions, engine, job
 from service.recompute.engine import Chosen, Recomputation, Span
-from service.recompute.sources import Part, Reader, around_ms
-from service.settings import EVENTS, Settings, ViewVersion
+from service.recompute.sources import KafkaRecords, Part, Reach
+from service.settings import EVENTS, ViewVersion
 from service.units import format_time
 
 LOOK_S = 1.0
@@ -85,21 +85,19 @@ class Filler:
         servers = sink.servers()
         from_ms = min(self._from_ms(view, watermark_ms) for view in views)
         until_ms = max(max(view.incomplete.values()) for view in views)
-        reader = self._reader(settings, committed, until_ms)
-        all_of_it = reader.source((from_ms, until_ms))
+        records = KafkaRecords(term.spark, settings, committed, Reach.of_windows(settings), until_ms)
         # No correction begins beside this one, and an earlier one ends with an error if it sees the new views (correct.py).
-        run = decisions.recomputation(term, reader.settings)
-        decided = decisions.present_decisions(run)
-        begins_ms, windows = max(from_ms, all_of_it.whole_from_ms), 0
-        for span in reader.parts((begins_ms, until_ms)):
-            began_s = clock.monotonic_s()
-            read = reader.read(run, span, decided)
+        run = decisions.of_term(term, settings)
+        decided, rate = decisions.present(run), settings.service.fill_rate
+        begins_ms, windows, lacking = from_ms, 0, dict[str, None]()
+        pass_ = job.parts(run, records, (from_ms, until_ms), decided, rate, oldest_first=False, rest=self._job.rest)
+        for span, read in pass_:
             windows += self._write(run, read, views, span, sink).windows
             begins_ms = max(begins_ms, read.whole_from_ms if read.whole_from_ms > span[0] else 0)
+            lacking.update(dict.fromkeys(read.lacking))
             if self._job.is_ending:
                 return {}
             failpoint.hit("half_filled")
-            self._job.rest(read.records / settings.service.fill_rate - (clock.monotonic_s() - began_s))
         if is_last:
             # Where the attributes of then are not known, readings are in windows of other keys now. A window that had no other
             # readings is not computed.
@@ -109,8 +107,8 @@ class Filler:
         names = ", ".join(view.name for view in views)
         text = "%d windows of the past of %s are published: those that begin from %s on and end by %s"
         _log.info(text, windows, names, format_time(begins_ms), format_time(watermark_ms))
-        if all_of_it.lacking:
-            _log.warning("Not to be read again: %s. The past of %s begins later", ", ".join(all_of_it.lacking), names)
+        if lacking:
+            _log.warning("Not to be read again: %s. The past of %s begins later", ", ".join(lacking), names)
         for view in views:
             self._reached[view.name] = watermark_ms
         return {view.name: Filled(view.incomplete, begins_ms if begins_ms > from_ms else 0) for view in views}
@@ -127,11 +125,6 @@ class Filler:
         outcome = builder.write_on_executors(closed.frame, sink, whole=False)
         self.term.metrics.fills(outcome)
         return outcome
-
-    def _reader(self, settings: Settings, committed: MicroBatch, until_ms: int) -> Reader:
-        around = settings.admission.max_ahead_ms, around_ms(settings)
-        rate = settings.service.fill_rate
-        return Reader(self.term.spark, settings, committed, *around, until_ms, is_open=True, rate=rate)
 
     def _from_ms(self, view: ViewVersion, watermark_ms: int) -> int:
         """The oldest start of a window that a pass has to write."""

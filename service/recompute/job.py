@@ -1,50 +1,70 @@
-"""A run of a backfill: the parts of a span, for windows and then for sessions, computed and written (see backfill.py).
+"""A job computes values of the past again and publishes them: what republish, fill, backfill and correct have in common.
+
+    parts     cut a span of event time into parts, read each, and rest so that no more than a rate of records is read in a second
+    Job       of a command: a fence, a session, a sink that writes beside the running service, and a report
+    Report    what a command did, for people
 
 Windows need the records of a window's length around a part, sessions those of `sessions.max_duration`. So they have parts of
-their own: the values of a part are in memory, and windows are many.
+their own. service/recompute/job_log.py notes how far a job of a command is.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
-from service import clock, failpoint
-from service.admission.readings import REASONS
-from service.aggregation.sessions import longest_gap_ms
-from service.kafka import topics
-from service.outlets import recomputed
-from service.outlets.outbox import views_of
-from service.recompute import archive, closed_sink, command_session, decisions, engine, late
-from service.recompute.archive import Archive, Place
+from service import clock
+from service.admission import catalogs
+from service.checkpoint import view_versions
+from service.errors import SettingsError
+from service.outlets.outbox import Outbox
+from service.pipeline import batch_report, failure
+from service.recompute import closed_sink, decisions
 from service.recompute.closed_sink import ClosedSink, Values
-from service.recompute.engine import Chosen, Span
-from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions
-from service.recompute.sources import Reader, Records, around_ms
+from service.recompute.decisions import Decisions
+from service.recompute.engine import Recomputation, Span
+from service.recompute.sources import Part, Records
 from service.rejects.fence import Fence
-from service.spark.files import opened
-from service.units import format_time
-from state import codec
-from state.layout import session_schema
-from state.windows import concat
-
-AT_ONCE = 10_000
-"""Rows in an entry for the outlets: a batch of the service waits until they are written."""
+from service.settings import Settings, View
+from service.spark import session
+from service.spark.files import Files, opened
 
 Say = Callable[[str], object]
 Watch = Callable[[int, int], object]
+"""Gets how much is done and how much there is."""
+
+
+def parts(
+    run: Recomputation,
+    records: Records,
+    span: Span,
+    decided: Decisions,
+    rate: int,
+    *,
+    oldest_first: bool,
+    rest: Callable[[float], object] = time.sleep,
+) -> Iterator[tuple[Span, Part]]:
+    """Read a span in parts, at most `rate` records in a second on average; `rest` waits for some seconds after a part."""
+    for part in records.parts(span, rate, oldest_first=oldest_first):
+        began_s = clock.monotonic_s()
+        read = records.read(run, part, decided)
+        yield part, read
+        rest(max(0.0, read.records / rate - (clock.monotonic_s() - began_s)))
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run did. Values: `windows` and `sessions` computed; of them `written` to Redis, `same` there already, `poorer`
-    than those in Redis; the others have expired there. `unrecoverable` windows and sessions lack readings. `rejected` counts the
-    records that the broker got in the span and that no value has, by reason, also those of earlier runs that were cut off.
-    `lacking` describes records that Kafka has deleted.
+    """What the job of a command did.
+
+    Values: `windows` and `sessions` computed; of them `written` to Redis, `same` there already, `poorer` than those in Redis; the
+    others have expired there. `unrecoverable` values lack readings. `lacking` describes records that cannot be read again.
+    Late readings: `corrected`; `waiting` for an open window or session; `refused`, for another reason than being late, as copies
+    of other readings, or because their bytes are gone. `rejected` counts the records that the broker got in the span and that no
+    value has, by reason, also those of earlier runs that were cut off.
     """
 
     windows: int = 0
@@ -53,159 +73,122 @@ class Report:
     same: int = 0
     poorer: int = 0
     unrecoverable: Counter[str] = field(default_factory=Counter)
-    rejected: Counter[str] = field(default_factory=Counter)
     lacking: dict[str, None] = field(default_factory=dict)
+    corrected: int | None = None
+    waiting: int = 0
+    refused: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
 
-    def lines(self, *, has_outlets: bool) -> Iterator[str]:
+    def lines(self, *, dry: bool) -> Iterator[str]:
         """For people."""
+        if self.corrected is not None:
+            yield f"corrected {self.corrected} late readings"
         yield f"computed {self.windows} windows and {self.sessions} sessions"
-        yield f"in Redis {self.written} of them are written, {self.same} were right already"
-        if has_outlets:
-            yield "the service writes all of them to the outlets with its next batches"
+        if not dry:
+            yield f"in Redis {self.written} of them are written, {self.same} were right already"
+        if self.waiting:
+            yield f"{self.waiting} late readings belong to windows or sessions that are not closed yet: try later"
+        if self.refused:
+            why = "would not have been admitted in time either, are copies, or are gone"
+            yield f"{self.refused} {why}: see `tidemark rejects show`"
         if self.poorer:
             yield f"{self.poorer} values have more readings in Redis, and are left as they are"
         if self.unrecoverable.total():
             what = " and ".join(f"{many} {name}" for name, many in self.unrecoverable.items() if many)
-            yield f"{what} are left out: Kafka lacks a part of their readings"
+            yield f"{what} are left as they are: Kafka lacks a part of their readings"
         for text in self.lacking:
             yield f"not to be read again: {text}"
         if self.rejected.total():
             reasons = ", ".join(f"{many} {reason}" for reason, many in self.rejected.most_common())
             yield f"{self.rejected.total()} records of the span were rejected: {reasons}"
 
+    def say(self, say: Say, *, dry: bool) -> None:
+        for line in self.lines(dry=dry):
+            say(f"nothing is written; without --dry-run: {line}" if dry else line)
 
-class Run:
-    """One run, from an archive or Kafka, at most `rate` records a second. Without a fence nothing is written."""
 
-    def __init__(
-        self, spark: SparkSession, sink: ClosedSink, fence: Fence | None, source: Place | None, rate: int
-    ) -> None:
-        self._spark, self._fence, self._source, self._rate = spark, fence, source, rate
-        self._settings = sink.settings
-        self._sink, self._recomputation = command_session.with_recomputation(spark, sink)
-        self._decided = decisions.decisions(self._recomputation, late.read(self._settings, 0, 0))
-        self._report = Report()
+class Job:
+    """The job of a command that writes closed values beside the running service; without a fence it writes nothing."""
 
-    def run(self, span: Span, say: Say, watch: Watch, *, has_sessions: bool) -> Report:
-        """Do steps 2 to 5."""
-        watermark_ms = self._sink.micro_batch.watermark_ms
-        files = opened(self._spark, self._settings.service.checkpoint)
-        kinds = (WINDOWS, SESSIONS) if has_sessions else (WINDOWS,)
-        log = Log.new(files, span, self._identity(kinds), 0)
-        if self._fence is not None:
-            log = Log.load(files, span, self._identity(kinds), self._fence.number)
-        if watermark_ms < span[1]:
-            say(f"what ends after {format_time(watermark_ms)} is open, and the service writes it")
-        for number, kind in enumerate(kinds):
-            length_ms, reached_ms = span[1] - span[0], log.reached_ms[kind]
-            records = self._records(kind, span[1])
-            if reached_ms > span[0]:
-                say(f"going on: {kind} that begin before {format_time(reached_ms)} are done")
-            ends_ms = records.ends_ms()
-            if ends_ms is not None and ends_ms < span[1]:
-                begin = format_time(max(span[0], ends_ms))
-                say(f"{kind} that begin from {begin} on lack records in the archive, and are left out")
-            for part in records.parts((reached_ms, span[1]), oldest_first=True):
-                began_s = clock.monotonic_s()
-                many = self._part(kind, records, part, log)
-                watch(number * length_ms + part[1] - span[0], len(kinds) * length_ms)
-                time.sleep(max(0.0, many / self._rate - (clock.monotonic_s() - began_s)))
-        self._report.rejected = +log.rejected
-        if self._fence is not None:
-            log.end()
-        return self._report
+    def __init__(self, spark: SparkSession, sink: ClosedSink, fence: Fence | None) -> None:
+        """Raises TidemarkError."""
+        self.settings, self.fence, self.report = sink.settings, fence, Report()
+        committed = batch_report.committed(spark, self.settings.service.checkpoint)
+        start = committed.start if committed else {}  # progress in Redis does not have it
+        self.sink = replace(sink, micro_batch=replace(sink.micro_batch, start=start))
+        known = catalogs.new_catalog(spark, self.settings).recorded()
+        newest = decisions.serving_attributes(spark, self.settings)
+        self.run = decisions.recomputation(spark, self.settings, known, newest)
 
-    def _identity(self, kinds: tuple[str, ...]) -> list[str]:
-        """Return what another run must have in common to go on with this one's log: the source, the values, the outlets."""
-        views = sorted(view.name for view in self._settings.closing_views)
-        outlets = sorted(outlet.name for outlet in self._settings.outlets)
-        return [str(self._source or ""), *kinds, *views, "", *outlets]
+    @property
+    def is_dry(self) -> bool:
+        return self.fence is None
 
-    def _records(self, kind: str, newest_ms: int) -> Records:
-        settings = self._settings
-        before_ms, after_ms = settings.admission.max_ahead_ms, around_ms(settings)
-        if kind == SESSIONS:
-            # A session that has begun before a part is read from its start on, and one that begins in it to its end.
-            longest_ms = settings.sessions.max_duration_ms + 2 * longest_gap_ms(settings)
-            before_ms, after_ms = before_ms + longest_ms, longest_ms + settings.admission.max_delay_ms + 1
-        batch = self._sink.micro_batch
-        if self._source is not None:
-            frame = archive.frame(self._spark, settings, batch, self._source)
-            covers = archive.covered(frame, batch, self._source)
-            return Archive(self._source, frame, covers, settings, before_ms, after_ms, self._rate)
-        is_open = not topics.have_broker_times(settings.kafka)
-        return Reader(self._spark, settings, batch, before_ms, after_ms, newest_ms, is_open, self._rate)
+    @property
+    def number(self) -> int:
+        """The number of the run, larger than that of any run before; 0 if nothing is written."""
+        return 0 if self.fence is None else self.fence.number
 
-    def _part(self, kind: str, records: Records, part: Span, log: Log) -> int:
-        """Do steps 3 to 5 for a part; returns the number of records that were read."""
-        settings, report, ends_ms = self._settings, self._report, records.ends_ms()
-        read = records.read(self._recomputation, part, self._decided)
-        report.lacking.update(dict.fromkeys(read.lacking))
-        begin = part if ends_ms is None else (part[0], min(part[1], ends_ms))
-        # Where a session begins depends on the one before it, unless a silence separates them.
-        known = {device: start for device, (start, _) in log.sessions.items() if start >= read.whole_from_ms}
-        only = Chosen({}, begin, known=known)
-        if kind == WINDOWS:
-            only = Chosen(dict.fromkeys(settings.closing, begin), expired=True)
-        watermark_ms, rejects = self._sink.micro_batch.watermark_ms, Observation()
-        counted = _counted(read.admitted, part, rejects)
-        closed = engine.closed_values(self._recomputation, counted, watermark_ms, read.whole_from_ms, only)
-        changes = [codec.unpack_changes(each) for each in closed.frame.toArrow()["payload"].to_pylist()]
-        windows = concat([each.windows for each in changes])
-        sessions = pa.concat_tables(
-            [session_schema(()).empty_table(), *(each.sessions for each in changes)], promote_options="default"
-        )
+    @property
+    def began_ms(self) -> int:
+        """The time in the number: the revisions of a run are not below it, and below that of the next run."""
+        return 0 if self.fence is None else self.fence.began_ms
+
+    @property
+    def outbox(self) -> Outbox:
+        """The checkpoint, for entries for the outlets."""
+        return Outbox(opened(self.run.spark, self.settings.service.checkpoint))
+
+    def check(self) -> None:
+        """Raise FencedError if another run has begun since."""
+        if self.fence is not None:
+            self.fence.check()
+
+    def write(self, windows: pa.Table, sessions: pa.Table) -> tuple[Values, Values] | None:
+        """Write closed values to Redis, and count them. Return those that outlets are to have; None if nothing is written."""
+        report = self.report
         report.windows, report.sessions = report.windows + windows.num_rows, report.sessions + sessions.num_rows
-        for name, many in zip((WINDOWS, SESSIONS), closed.unrecoverable, strict=True):
-            report.unrecoverable[name] += many
-        if self._fence is not None:
-            values = self._write(windows, sessions)
-            failpoint.hit("half_backfilled")
-            log.begin()
-            if settings.outlets:
-                self._store(values, log, self._fence)
-            self._fence.check()
-        if kind == WINDOWS:
-            rejected = self._decided.rejected(part)
-            rejected.update(rejects.get)
-            log.reach(WINDOWS, part[1], rejected, {})
-        else:
-            log.reach(SESSIONS, part[1], {}, self._newest(log.sessions, sessions, part[1]))
-        if self._fence is not None:
-            log.save()
-        return read.records
-
-    def _newest(self, known: Sessions, sessions: pa.Table, end_ms: int) -> Sessions:
-        """Return the newest session of each device, of those that a reading at a time or later may belong to or follow."""
-        newest = dict(known)
-        for device, start, last in zip(
-            *(sessions[name].to_pylist() for name in ("device", "start", "last")), strict=True
-        ):
-            newest[device] = max(newest.get(device, (start, last)), (start, last))
-        gap_ms = longest_gap_ms(self._settings)
-        return {device: (start, last) for device, (start, last) in newest.items() if last + gap_ms >= end_ms}
-
-    def _write(self, windows: pa.Table, sessions: pa.Table) -> tuple[Values, Values]:
-        """Do step 4. Return the values for the outlets."""
-        start = self._sink.micro_batch.start
-        sink = replace(self._sink, micro_batch=replace(closed_sink.progress(self._settings), start=start))
-        values = sink.write_values(windows, sessions)
-        for written in (each.written for each in values):
-            self._report.written += written.written
-            self._report.same += written.same
-            self._report.poorer += written.poorer
-        sink.confirm()
+        if self.is_dry:
+            return None
+        # Progress goes on while a job computes, and values expire.
+        now = replace(self.sink, micro_batch=closed_sink.progress(self.settings, self.sink.marks))
+        values = now.write_values(windows, sessions)
+        for each in (one.written for one in values):
+            report.written, report.same = report.written + each.written, report.same + each.same
+            report.poorer += each.poorer
+        now.confirm()
         return values
 
-    def _store(self, values: tuple[Values, Values], log: Log, fence: Fence) -> None:
-        """Store the values for the outlets, the changed ones with a new revision."""
-        windows, sessions = (recomputed.with_revision(each.table, fence.began_ms, each.revisions) for each in values)
-        for start in range(0, max(windows.num_rows, sessions.num_rows), AT_ONCE):
-            log.store(views_of(self._settings), windows.slice(start, AT_ONCE), sessions.slice(start, AT_ONCE))
+
+@contextmanager
+def of_command(
+    settings: Settings, fence: Fence | None, spark: SparkSession | None, say: Say, views: Callable[[Settings], Settings]
+) -> Iterator[Job]:
+    """Give a job that writes as of the last progress; its settings have the views that the service has now.
+
+    `views` chooses among them. Without `spark` a session is started, and ended with the block. Errors of the block, also Spark's
+    and py4j's, are raised as TidemarkError.
+    """
+    servers = closed_sink.servers(settings)
+    sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
+    running = spark or session.build(settings, master="local[*]")
+    try:
+        served = views(view_versions.stored(settings, Files(running, settings.service.checkpoint)))
+        require_complete(served.closing_views)
+        for line in decisions.unknown_attributes(running, served):
+            say(line)
+        yield Job(running, replace(sink, settings=served), fence)
+    except Exception as error:
+        raise failure.classify(error) from error
+    finally:
+        if spark is None:
+            running.stop()
 
 
-def _counted(admitted: DataFrame, part: Span, rejects: Observation) -> DataFrame:
-    """Count the rejects among the records that the broker got in a part, by reason."""
-    reason = F.get_json_object("reject", "$.reason")
-    is_in = (F.col("broker_ms") >= part[0]) & (F.col("broker_ms") < part[1])
-    return admitted.observe(rejects, *[F.count(F.when(is_in & (reason == name), 1)).alias(name) for name in REASONS])
+def require_complete(views: Iterable[View]) -> None:
+    """Raise SettingsError if the service computes the past of a view: it would write over what is written beside it."""
+    if filling := [view.of for view in views if view.is_marked]:
+        what = f"The service computes the past of the view {filling[0]} at this moment"
+        raise SettingsError(
+            what, remedy="Run it again, for a span that begins as early, when `tidemark views list` has it as complete"
+        )

@@ -1,4 +1,4 @@
-"""How far a backfill is, in the checkpoint, so that the same command goes on where it was cut off.
+"""How far the job of a command is, in the checkpoint, so that the same command goes on where it was cut off.
 
     backfill/<key>.json     what is done: windows and sessions that begin before `reached_ms`; the rejects; the entries that are
                             ready; the sessions with which later ones may be joined
@@ -46,16 +46,15 @@ class Log:
     sessions: Sessions = field(default_factory=dict)
 
     @classmethod
-    def new(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
-        """Return the log of a run that has done nothing."""
-        key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
-        return cls(files, key, run, dict.fromkeys((WINDOWS, SESSIONS), span[0]))
-
-    @classmethod
     def load(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
-        """Return the log of an earlier run, with its entries where the service finds them; or a new one, of this run."""
-        new = cls.new(files, span, of, run)
-        key = new.key
+        """Return the log of an earlier run, with its entries where the service finds them; or a new one, of this run.
+
+        Run 0 writes nothing, and begins at the beginning.
+        """
+        key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
+        new = cls(files, key, run, dict.fromkeys((WINDOWS, SESSIONS), span[0]))
+        if not run:
+            return new
         try:
             found = json.loads(files.read(new._name))
             ready, rejected = tuple(found["ready"]), Counter[str](found["rejected"])

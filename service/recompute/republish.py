@@ -48,7 +48,7 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.publication.covered import Covered
-from service.recompute import correct, decisions, engine
+from service.recompute import correct, decisions, engine, sources
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import Reply
@@ -347,13 +347,13 @@ class Republisher:
 
     def _closed(self, sink: Sink, committed: MicroBatch) -> None:
         settings, watermark_ms = self._settings, committed.watermark_ms
-        source = engine.readable(self._spark, settings, committed, engine.needed_from_ms(settings, watermark_ms))
+        source = sources.readable(self._spark, settings, committed, sources.needed_from_ms(settings, watermark_ms))
         if source.lacking:
             text = "These records cannot be read again: %s. Windows and sessions that begin before %s cannot be published again"
             _log.warning(text, ", ".join(source.lacking), format_time(source.whole_from_ms))
-        run = decisions.recomputation(self.term, settings)
-        admitted, whole_from_ms = decisions.admitted(run, source, decisions.present_decisions(run))
-        closed = engine.closed_values(run, admitted, watermark_ms, whole_from_ms)
+        run = decisions.of_term(self.term, settings)
+        read = sources.admitted(run, source, decisions.present(run))
+        closed = engine.closed_values(run, read.admitted, watermark_ms, read.whole_from_ms)
         outcome = self._write(closed.frame, sink)
         self._done("Closed values", outcome, closed.unrecoverable)
 

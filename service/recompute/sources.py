@@ -1,20 +1,235 @@
-"""Cut a span of event time into parts that are some seconds of work, and find the offsets of each part."""
+"""Where the records of the past are: in Kafka, from an offset of each partition on, and in parts of a span of event time.
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+service/recompute/archive.py has the records of an archive, in the same parts.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Protocol
 
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from service.kafka import topics
-from service.micro_batch import MicroBatch
-from service.recompute import decisions, engine
+from service.admission import expansion
+from service.admission.arrays import NO_INDEX
+from service.aggregation.sessions import longest_gap_ms
+from service.checkpoint import skips, topic_log
+from service.errors import SourceError
+from service.kafka import clients, topics
+from service.kafka.clients import TIMEOUT_S
+from service.kafka.source import ONE_AT_A_TIME, with_options
+from service.micro_batch import MicroBatch, Offsets, format_offsets
 from service.recompute.decisions import Decisions
-from service.recompute.engine import Recomputation, Source, Span
+from service.recompute.engine import Recomputation, Span
+from service.rejects.reject_log import Coordinates
 from service.settings import Settings
+from service.spark.files import Files
 
-SPAN_S = 5
-"""Of work, at the rate, in one job."""
+PART_S = 5
+"""Of work, at the rate, in one part."""
+
+_INDEX = "refused_index"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The offsets from which closed values are computed.
+
+    `begin` and `end` are offsets by topic and partition, half open. They contain every admitted reading with an event time
+    from `whole_from_ms` on, so windows and sessions that begin later lack no reading; 0 when Kafka has all records.
+    `lacking` describes deleted offsets and topics that are not read any more, for people.
+    """
+
+    begin: Offsets
+    end: Offsets
+    whole_from_ms: int
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of offsets."""
+        return sum(
+            end - self.begin[topic][partition] for topic, ends in self.end.items() for partition, end in ends.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition in Kafka: its oldest offset, the broker time of that record (None: no record), and the first offset whose
+    broker time is not below the requested time (None: no such offset)."""
+
+    oldest: int
+    oldest_ms: int | None
+    reached: int | None
+
+
+def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
+    """The earliest broker time of a record that can belong to a closed value that has not expired."""
+    rules = settings.sessions
+    ages = [view.retain_ms + view.window_ms for view in settings.closing_views]
+    # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
+    ages.append(rules.retain_ms + rules.max_duration_ms + 2 * longest_gap_ms(settings))
+    return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
+
+
+def source(
+    committed: MicroBatch,
+    partitions: Mapping[tuple[str, int], Partition],
+    from_ms: int,
+    max_ahead_ms: int,
+    left: Mapping[str, int] | None = None,
+) -> Source:
+    """The offsets to read for values from `from_ms` on; the start of `committed` is the checkpoint's.
+
+    `left` are topics that are not read any more, with the newest event time of their readings.
+
+    Records before the checkpoint's start were never published. Records that Kafka has deleted are not younger than the
+    oldest remaining one (LogAppendTime). Skipped records are below `from_ms`. An admitted reading is at most `max_ahead_ms`
+    ahead of its record's time.
+    """
+    begin: dict[str, dict[int, int]] = {}
+    left = left or {}
+    whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)
+    lacking = [f"{topic}, which the settings no longer have" for topic in left]
+    for topic, ends in committed.end.items():
+        for partition, end in ends.items():
+            kafka = partitions[topic, partition]
+            first = committed.start.get(topic, {}).get(partition, 0)
+            if kafka.oldest > first:
+                lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}, which Kafka has deleted")
+                first = kafka.oldest
+                # Without a remaining record the age of the deleted ones is unknown.
+                deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
+                whole_from_ms = max(whole_from_ms, deleted_ms + max_ahead_ms + 1)
+            reached = end if kafka.reached is None else kafka.reached
+            if reached > first:
+                first = reached
+                whole_from_ms = max(whole_from_ms, from_ms + max_ahead_ms)
+            begin.setdefault(topic, {})[partition] = min(first, end)
+    return Source(begin, committed.end, whole_from_ms, tuple(lacking))
+
+
+def readable(
+    spark: SparkSession, settings: Settings, committed: MicroBatch, from_ms: int, until_ms: int | None = None
+) -> Source:
+    """`source` for the partitions as they are in Kafka now; raises SourceError when Kafka does not answer, CheckpointError.
+
+    With `until_ms`, without the records whose broker time is not below it. The brokers must set that time (LogAppendTime).
+    """
+    left = topic_log.read(Files(spark, settings.service.checkpoint)).missing_until_ms(committed.end)
+    consumer = clients.consumer(settings.kafka, small=True)
+    try:
+        partitions = {
+            (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
+            for topic, ends in committed.end.items()
+            for partition in ends
+        }
+        if until_ms is not None:
+            committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
+    except KafkaException as error:
+        raise clients.unreachable(settings.kafka, error, consumer) from error
+    finally:
+        consumer.close()
+    return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)
+
+
+def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
+    """Ends that are not behind the first record with this broker time."""
+    asked = [TopicPartition(topic, partition, until_ms) for topic, each in ends.items() for partition in each]
+    result: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in ends.items()}
+    for at in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
+        if at.error is not None:
+            raise KafkaException(at.error)
+        if at.offset >= 0:  # else all records are older
+            result[at.topic][at.partition] = min(result[at.topic][at.partition], at.offset)
+    return result
+
+
+def _partition(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
+    oldest, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+    [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=TIMEOUT_S)
+    if at.error is not None:
+        raise KafkaException(at.error)
+    oldest_ms = None
+    if 0 < oldest < end:
+        consumer.assign([TopicPartition(place.topic, place.partition, oldest)])
+        message = consumer.poll(TIMEOUT_S)
+        consumer.unassign()
+        error = message.error() if message is not None else None
+        if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
+            what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {TIMEOUT_S:.0f} s"
+            raise SourceError(what, remedy="It is tried again; check the brokers")
+        if error is None:  # else the partition has offsets without records only
+            oldest_ms = int(message.timestamp()[1])
+    return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
+
+
+def records(
+    spark: SparkSession,
+    settings: Settings,
+    chosen: Source,
+    options: Mapping[str, str] | None = None,
+    refused: Collection[Coordinates] = (),
+) -> DataFrame:
+    """The chosen records in the columns of `source.stream`, without skipped and `refused` (late.Log) ones.
+
+    Records that are arrays are readings already (expansion.expand) if there are refused ones. `options` are of the reader.
+    """
+    places = {topic: sorted(partitions) for topic, partitions in chosen.end.items()}
+    spans = skips.pending(chosen.begin, skips.read(Files(spark, settings.service.checkpoint)))
+
+    def between(begin: Offsets, end: Offsets, careful: bool) -> DataFrame:
+        return (
+            with_options(spark.read.format("kafka"), settings.kafka)
+            .option("failOnDataLoss", "true")  # always: a value that lacks readings must not be published
+            .option("assign", json.dumps(places))
+            .option("startingOffsets", format_offsets(begin))
+            .option("endingOffsets", format_offsets(end))
+            .options(**(options or {}), **(ONE_AT_A_TIME if careful else {}))
+            .load()
+        )
+
+    parts = [between(*part) for part in skips.stretches(chosen.begin, chosen.end, spans)]
+    return without(reduce(DataFrame.union, parts), settings, [place for place in refused if _is_in(chosen, place)])
+
+
+def _is_in(chosen: Source, place: Coordinates) -> bool:
+    begin, end = (each.get(place.topic, {}).get(place.partition, 0) for each in (chosen.begin, chosen.end))
+    return begin <= place.offset < end
+
+
+def without(records: DataFrame, settings: Settings, refused: Collection[Coordinates]) -> DataFrame:
+    """Return records without those at some places; of an array of readings without those readings."""
+    names = ["topic", "partition", "offset"]
+    types = [pa.string(), pa.int32(), pa.int64()]
+    if settings.has_arrays:
+        # What was refused as a record may be an array for today's settings.
+        complete = [place for place in refused if place.index == NO_INDEX]
+        refused = [place for place in refused if place.index != NO_INDEX]
+        records = _without(records, complete, names, types)
+    if not refused:
+        return records
+    if settings.has_arrays:
+        # A reading of an array is refused alone, so the records become readings first. Nulls would not be equal in the join.
+        names, types = [*names, _INDEX], [*types, pa.int32()]
+        records = expansion.expand(records, settings).withColumn(_INDEX, F.coalesce(expansion.INDEX, F.lit(NO_INDEX)))
+    left = _without(records, refused, names, types)
+    return left.drop(_INDEX) if settings.has_arrays else left
+
+
+def _without(
+    records: DataFrame, refused: Collection[Coordinates], names: Sequence[str], types: Sequence[pa.DataType]
+) -> DataFrame:
+    if not refused:
+        return records
+    columns = zip(*((place.topic, place.partition, place.offset, place.index) for place in refused), strict=True)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=False)]  # without arrays, no index
+    unwanted = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_arrays(arrays, names=list(names))))
+    return records.join(unwanted, list(names), "left_anti")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +244,10 @@ class Part:
 
 
 class Records(Protocol):
-    """Where the records of the past are."""
+    """Where the records of the past are. `run` has the admission, `decided` the decisions that admission does not repeat."""
 
-    def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
-        """Cut a span into parts of some seconds of work; corrected readings may begin in one that has no records."""
+    def parts(self, span: Span, rate: int, *, oldest_first: bool) -> Iterator[Span]:
+        """Cut a span into parts of some seconds of work, at `rate` records in a second."""
 
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
         """Return the admitted readings of values that begin in a span."""
@@ -42,47 +257,62 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """Offsets by spans of event time, as of a committed batch.
+class Reach:
+    """Values that begin in a span have readings that reached the broker at most `before_ms` before the span and `after_ms` behind
+    its end."""
 
-    A value that begins in a span has readings that reached the broker at most `before_ms` before the span and `after_ms` behind
-    it. With `is_open` the span that ends at `newest_ms` is read up to the batch. `rate` is in records per second.
+    before_ms: int
+    after_ms: int
+
+    @classmethod
+    def of_windows(cls, settings: Settings) -> "Reach":
+        longest_ms = max((view.window_ms for view in settings.closing_views), default=0)
+        return cls(settings.admission.max_ahead_ms, longest_ms + settings.admission.max_delay_ms + 1)
+
+    @classmethod
+    def of_sessions(cls, settings: Settings) -> "Reach":
+        """A session that has begun before a span is read from its start on, and one that begins in it to its end."""
+        before_ms, after_ms = settings.admission.max_ahead_ms, settings.admission.max_delay_ms + 1
+        longest_ms = settings.sessions.max_duration_ms + 2 * longest_gap_ms(settings)
+        return cls(before_ms + longest_ms, longest_ms + after_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecords:
+    """The records that a committed batch and those before it have read, by spans of event time.
+
+    The span that ends at `open_ms` is read up to the batch.
     """
 
     spark: SparkSession
     settings: Settings
     committed: MicroBatch
-    before_ms: int
-    after_ms: int
-    newest_ms: int
-    is_open: bool
-    rate: int
+    reach: Reach
+    open_ms: int | None
 
-    def source(self, span: Span) -> Source:
-        """Return the offsets with all readings of values that begin in a span. Raises SourceError, CheckpointError."""
-        begin_ms = max(0, span[0] - self.before_ms)
-        until_ms = None if self.is_open and span[1] == self.newest_ms else span[1] + self.after_ms
-        return engine.readable(self.spark, self.settings, self.committed, begin_ms, until_ms)
+    def _source(self, span: Span) -> Source:
+        until_ms = None if span[1] == self.open_ms else span[1] + self.reach.after_ms
+        return readable(self.spark, self.settings, self.committed, max(0, span[0] - self.reach.before_ms), until_ms)
 
-    def parts(self, span: Span, *, oldest_first: bool = False) -> Iterator[Span]:
-        """Cut a span into parts of some seconds of work; the newest first, if not asked else.
-
-        Each is read with what is around it, so a part is not much shorter than that.
-        """
+    def parts(self, span: Span, rate: int, *, oldest_first: bool) -> Iterator[Span]:
+        """Cut a span into parts. Each is read with what is around it, so a part is not much shorter than that."""
         if not topics.have_broker_times(self.settings.kafka):
             return iter([span])
-        return halves(
-            span, self.after_ms, self.rate, lambda part: records_of(self.source(part)), oldest_first=oldest_first
-        )
+        return halves(span, self.reach.after_ms, rate, lambda part: self._source(part).size, oldest_first=oldest_first)
 
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
         """Return the admitted readings of values that begin in a span. Raises SourceError, CheckpointError."""
-        source = self.source(span)
-        return Part(*decisions.admitted(run, source, decided), records_of(source), source.lacking)
+        return admitted(run, self._source(span), decided)
 
     def ends_ms(self) -> int | None:
         """Return None: Kafka has every record that the batch has read."""
         return None
+
+
+def admitted(run: Recomputation, source: Source, decided: Decisions) -> Part:
+    """Return the rows of `readings.admit` of a range of offsets, with corrected readings. Raises CheckpointError."""
+    each = records(run.spark, run.settings, source, refused=decided.refused)
+    return Part(*decided.admit(run, each, source.whole_from_ms), source.size, source.lacking)
 
 
 def halves(
@@ -93,21 +323,9 @@ def halves(
     while waiting:
         begin_ms, end_ms = waiting.pop()
         many = records((begin_ms, end_ms))
-        if many > SPAN_S * rate and end_ms - begin_ms > 2 * after_ms:
+        if many > PART_S * rate and end_ms - begin_ms > 2 * after_ms:
             middle_ms = (begin_ms + end_ms) // 2
             both = [(begin_ms, middle_ms), (middle_ms, end_ms)]
             waiting += reversed(both) if oldest_first else both
         elif begin_ms < end_ms:
             yield begin_ms, end_ms
-
-
-def around_ms(settings: Settings) -> int:
-    """Return how much later than its window's start a reading may reach the broker."""
-    return max((view.window_ms for view in settings.closing_views), default=0) + settings.admission.max_delay_ms + 1
-
-
-def records_of(source: Source) -> int:
-    """Return the number of offsets of a range."""
-    return sum(
-        end - source.begin[topic][partition] for topic, ends in source.end.items() for partition, end in ends.items()
-    )

@@ -199,7 +199,7 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
 
     # Cut off three times: in the first part, between two parts, and when the entries are noted and not yet in place.
     monkeypatch.setattr(
-        "service.recompute.sources.SPAN_S", 160 / 1_000_000
+        "service.recompute.sources.PART_S", 160 / 1_000_000
     )  # two parts of windows, and two of sessions
     for point in (("half_backfilled", 1), ("half_backfilled", 2), ("backfill_noted", 1)):
         _fails_at(*point)

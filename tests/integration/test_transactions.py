@@ -20,7 +20,7 @@ from service.monitoring.lag import Lag
 from service.pipeline import builder
 from service.pipeline.builder import BatchReport
 from service.pipeline.term import Term
-from service.recompute import engine
+from service.recompute import sources
 from service.settings import Settings
 from service.spark.files import Local
 from tests.stream.records import BASE_MS, make_settings, reading
@@ -116,8 +116,8 @@ def test_aborted_records_count_nowhere_and_are_not_lost(world: World) -> None:
     assert (report.micro_batch.rows, report.admitted, sum(report.rejected.values()), report.lost) == (9, 3, 0, 0)
     assert world.window()["count"] == "3"
     assert [message.offset() for message in scan.messages(world.settings.kafka, [world.topic])] == [0, 1, 7]
-    chosen = engine.Source({world.topic: {0: 0}}, report.micro_batch.end, 0)
-    assert engine.records(world.spark, world.settings, chosen).count() == 3
+    chosen = sources.Source({world.topic: {0: 0}}, report.micro_batch.end, 0)
+    assert sources.records(world.spark, world.settings, chosen).count() == 3
     assert world.lag(report.micro_batch.end) == (0, {world.topic: {0: 9}})
 
 
@@ -143,6 +143,6 @@ def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world
 def test_what_reads_the_topic_again_leaves_skipped_offsets_out(world: World) -> None:
     world.send(0, 1, 2)
     skips.write(Local(Path(world.settings.service.checkpoint)), [skips.Span(world.topic, 0, 1, 2)])
-    chosen = engine.Source({world.topic: {0: 0}}, {world.topic: {0: 4}}, 0)
-    rows = engine.records(world.spark, world.settings, chosen).select("offset").collect()
+    chosen = sources.Source({world.topic: {0: 0}}, {world.topic: {0: 4}}, 0)
+    rows = sources.records(world.spark, world.settings, chosen).select("offset").collect()
     assert sorted(row.offset for row in rows) == [0, 2]

@@ -18,8 +18,8 @@ from service.publication.rows import (
     as_of_watermark,
     window_rows,
 )
-from service.recompute.engine import Partition, Source, needed_from_ms, source
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
+from service.recompute.sources import Partition, Source, needed_from_ms, source
 from service.redis.keys import Keys
 from service.settings import Reference, View
 from tests.outputs import MINUTE, T0, settings, window_table
