@@ -20,11 +20,6 @@
     reshape_staged                the state of another shape lies beside the checkpoint's, nothing else is changed
     reshape_begun                 the switch to it is noted, nothing is replaced
     reshape_half                  some of the checkpoint's files are replaced, and some are not
-    rebuild_begun                 the folder of a rebuild exists, nothing is read
-    rebuild_compared              the rebuild has caught up and is compared with the service
-    rebuild_leased                the rebuild has the service's lease, and may lack its last records
-    rebuild_marked                Redis is asked for a republication, the folders have their names
-    rebuild_switched              the folders have each other's names, the lease is not released
 
 `TIDEMARK_FAILPOINT=name:nth[:kill|raise][,...]`, honoured only with `TIDEMARK_TEST=1`: the nth hit in a process kills the
 driver, its JVM first (SIGKILL, the default), or raises InjectedError. Several points fire in their order; the hits of a point
@@ -50,8 +45,7 @@ _OUTLETS = ("finals_stored", "half_delivered", "outlets_written")
 _BACKFILL = ("half_backfilled", "backfill_noted")
 _COMMANDS = ("half_corrected", "corrected_before_marked", "replayed_before_marked")
 _RESHAPE = ("reshape_staged", "reshape_begun", "reshape_half")
-_REBUILD = ("rebuild_begun", "rebuild_compared", "rebuild_leased", "rebuild_marked", "rebuild_switched")
-NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL, *_COMMANDS, *_RESHAPE, *_REBUILD)
+NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL, *_COMMANDS, *_RESHAPE)
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 

@@ -17,7 +17,6 @@ from load.mutations import (
     pipelines,
     publication,
     readings,
-    rebuild,
     recompute,
     rejects,
     state,
@@ -46,7 +45,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *operations.MUTATIONS,
     *views.MUTATIONS,
     *checkpoint.MUTATIONS,
-    *rebuild.MUTATIONS,
 )
 
 

@@ -146,4 +146,32 @@ MUTATIONS = (
             "test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the_list_is_full",
         ),
     ),
+    Mutation(
+        "switch-ahead",
+        "a switch does not ask whether the service has published what the other checkpoint has read",
+        "rejects and finals of some records are nowhere",
+        ("P4",),
+        (
+            Edit(
+                "service/commands/switch.py",
+                "        if offset > published.get(",
+                "        if False and offset > published.get(",
+            ),
+        ),
+        (
+            "tests/integration/test_switch.py::"
+            "test_a_checkpoint_that_is_ahead_of_the_service_or_has_read_nothing_is_refused",
+        ),
+    ),
+    Mutation(
+        "switch-counts-less",
+        "a switch is not refused if views without windows lose readings",
+        "readers see their counts fall",
+        ("P2",),
+        (Edit("service/commands/switch.py", "if after.get(pair, from_ms) > from_ms]", "if False]"),),
+        (
+            "tests/integration/test_switch.py::"
+            "test_values_that_would_lack_readings_refuse_the_switch_unless_that_is_accepted",
+        ),
+    ),
 )

@@ -191,11 +191,7 @@ class Log:
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        self.note_unread(micro_batch.batch, _unread(kafka, micro_batch))
-
-    def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
-        """Write again which partitions a batch leaves unread."""
-        self._write(f"{batch}.unread", partitions)
+        self._write(f"{micro_batch.batch}.unread", _unread(kafka, micro_batch))
 
     def _write(self, name: str, content: Any) -> None:
         try:

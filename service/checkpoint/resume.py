@@ -59,17 +59,12 @@ class Gap:
 
 
 def prepare(
-    spark: SparkSession,
-    settings: Settings,
-    on_skip: Callable[[int], object] = lambda _: None,
-    *,
-    has_predecessor: bool = True,
+    spark: SparkSession, settings: Settings, on_skip: Callable[[int], object] = lambda _: None
 ) -> Sequence[Gap]:
     """Check that the query can continue. Returns the gaps that are accepted (kafka.on_data_loss = "continue").
 
     Writes the manifest of a new checkpoint, and sets the session's shuffle partitions to those of an old one. `on_skip` gets the
-    number of offsets that the query has skipped since the last time. A new checkpoint without a predecessor may read a part of
-    the records.
+    number of offsets that the query has skipped since the last time.
     Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis does not answer.
     """
     files = _files(spark, settings)
@@ -92,7 +87,7 @@ def prepare(
         # A checkpoint with a manifest and without a batch counts as new: its logs and state may have been deleted.
         if position is None:
             starting.require(settings.kafka)
-        if position is None and has_predecessor and not (current is not None and current.by_hand):
+        if position is None and not (current is not None and current.by_hand):
             _require_all_of_it(settings)
         if current is None:
             files.create(manifest.NAME, expected.encode())

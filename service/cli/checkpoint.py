@@ -1,4 +1,4 @@
-"""Commands about the checkpoint: verify, show, init, reshape, and skip."""
+"""Commands about the checkpoint: verify, show, init, reshape, switch, and skip."""
 
 import os
 from typing import Annotated
@@ -50,9 +50,9 @@ def init(
     _manifest(config, is_init=True, dry_run=dry_run)
     if remove_values:
         from service import settings
-        from service.commands import rebuild
+        from service.commands import remove_values as values
 
-        rebuild.remove_values(settings.load(config), say, dry=dry_run)
+        values.remove_values(settings.load(config), say, dry=dry_run)
 
 
 @command(checkpoint, "reshape", example="tidemark checkpoint reshape --buckets 8")
@@ -85,6 +85,20 @@ def reshape(
         reshape.forget(loaded, say)
 
 
+@command(checkpoint, "switch", example="tidemark checkpoint switch /var/lib/tidemark/second")
+def switch(
+    config: Config,
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="The checkpoint of the second service.")],
+    accept: Annotated[bool, typer.Option("--accept", help="Also if open values or counts lack readings.")] = False,
+) -> None:
+    """Let the stopped service go on from another checkpoint of the same topics, or back."""
+    from service import settings
+    from service.commands import switch
+
+    os.umask(0o077)  # as `tidemark run` does
+    switch.switch(settings.load(config), folder, say, accept=accept)
+
+
 def _manifest(config: Config, *, is_init: bool, dry_run: bool) -> None:
     from service import settings
     from service.checkpoint import resume
@@ -113,50 +127,3 @@ def skip(
     from service.commands import skip
 
     skip.skip(settings.load(config), offsets, say, dry=dry_run)
-
-
-@command(app, "rebuild", example="tidemark rebuild --switch")
-def rebuild(
-    config: Config,
-    since: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Read records since, such as 26h; all by default.")
-    ] = None,
-    rate: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, show_default="service.fill_rate", help="Read so many records a second."),
-    ] = None,
-    switch: Annotated[
-        bool, typer.Option("--switch", help="Let the service go on from it, once you have stopped the service.")
-    ] = False,
-    accept: Annotated[bool, typer.Option("--accept", help="Also if values differ.")] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Go back to the former checkpoint.")] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Remove the checkpoint that the service does not use.")
-    ] = False,
-) -> None:
-    """Make a new checkpoint beside the running service, compare its values, and switch to it.
-
-    The same command goes on where it was cut off.
-    """
-    from datetime import UTC, datetime
-
-    from service import settings
-    from service.cli.log import is_debug, log
-    from service.commands import rebuild
-    from service.commands.rejects import span
-
-    if [undo, forget].count(True) + any((since, rate, switch, accept)) > 1:
-        message = "--undo and --forget take no other option"
-        raise typer.BadParameter(message)
-    os.umask(0o077)  # as `tidemark run` does
-    loaded = settings.load(config)
-    log(is_debug(), loaded)
-    if undo:
-        rebuild.undo(loaded, say)
-    elif forget:
-        rebuild.forget(loaded, say)
-    else:
-        since_ms = span(since, None, names=("--from", "--to"))[0] if since is not None else None
-        begin = datetime.fromtimestamp(since_ms / 1000, UTC) if since_ms is not None else None
-        wanted = rate or loaded.service.fill_rate
-        rebuild.rebuild(loaded, rebuild.Options(begin, wanted, switch, accept), say)

@@ -36,11 +36,11 @@ from service import clock, failpoint
 from service.admission.readings import COUNTED_HEADER
 from service.commands import dissect
 from service.commands.readmission import Readmission
-from service.daemon import rebuilder
 from service.errors import SettingsError, SourceError
 from service.kafka import clients, scan
 from service.kafka.clients import TIMEOUT_S
 from service.micro_batch import Offsets
+from service.redis import link
 from service.rejects import marks, reject_log, two_places
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark
@@ -91,7 +91,7 @@ def replay(
         if fence is not None:
             known = _finish(settings.kafka, known, say)
         readmission = None if force else cleanup.enter_context(Readmission(settings))
-        begun_s, published = clock.monotonic_s(), rebuilder.published(settings)
+        begun_s, published = clock.monotonic_s(), link.published(settings.redis)
         for part in _parts(chosen, min(AT_ONCE, rate or AT_ONCE)):
             ready = _ready(settings, part, mend, dissector, known, published, counts, say)
             if readmission is not None:

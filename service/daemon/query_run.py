@@ -12,7 +12,7 @@ replays it with the same offsets and the same values.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -50,11 +50,7 @@ class Stopping(Exception):  # noqa: N818 - it is no error
 
 
 class QueryRun:
-    """Starts the term's query and waits for its end; used once.
-
-    `gate` gets the number of each batch before it begins, and a function that says whether the query is to end. It returns when
-    the batch may begin, or raises.
-    """
+    """Starts the term's query and waits for its end; used once."""
 
     def __init__(
         self,
@@ -63,13 +59,11 @@ class QueryRun:
         lease: Lease,
         backoff: Backoff,
         stop: threading.Event,
-        gate: Callable[[int, Callable[[], bool]], None] | None = None,
     ) -> None:
         self._parts, self._term, self._lease = parts, term, lease
         self._metrics, self._activity = parts.metrics, parts.activity_log
         self._backoff = backoff
         self._stop = stop
-        self._gate = gate
         self._ending = threading.Event()
         self._in_batch = threading.Event()
         self._idle_closer: IdleCloser | None = None
@@ -112,8 +106,6 @@ class QueryRun:
             raise self._lease.loss()
         if not self._stop.is_set():
             self._parts.views.before_batch(batch)
-        if self._gate is not None:
-            self._gate(batch, lambda: self._stop.is_set() or self._ending.is_set())
         if self._stop.is_set() or self._ending.is_set():
             session.silence(self._term.spark)  # it would log the requested end as an error
             raise Stopping

@@ -45,9 +45,6 @@ _log = logging.getLogger(__name__)
 class Runner:
     """One run of a pipeline: its terms, until `stop`."""
 
-    has_predecessor = True
-    """Whether a new checkpoint has to read all that is published under the prefix, or committed by the group."""
-
     def __init__(
         self,
         settings: Settings,
@@ -81,10 +78,6 @@ class Runner:
             while epoch is not None:
                 parts.views.ask()  # before this term, another process may have taken changes of the file
                 epoch = self._serve_term(parts, epoch)
-
-    def _run_of(self, term: Term, parts: SessionParts) -> QueryRun:
-        """Return the run of the term's query."""
-        return QueryRun(parts, term, self._lease, self._backoff, self._stop)
 
     def stop(self) -> None:
         """Request the end of the run; returns at once. For signal handlers and any thread."""
@@ -196,7 +189,7 @@ class Runner:
         self.metrics.keeps(retention_ms)
         if not self._lease.confirm():
             raise self._lease.loss()
-        for gap in resume.prepare(spark, settings, self._on_skip, has_predecessor=self.has_predecessor):
+        for gap in resume.prepare(spark, settings, self._on_skip):
             _log.warning("The query continues without lost records: %s", gap)
         position = resume.position(spark, settings)
         catalog = parts.open_catalog(position)
@@ -226,7 +219,7 @@ class Runner:
                 self.metrics.outlets.watch(term.outlets.progress)
                 term.outlets.start()
             parts.activity_log.query_starts(epoch, position, settings.views)
-            self._run_of(term, parts).run(idle_closer, lag, retention_ms, care)
+            QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, lag, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:
         _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)

@@ -57,7 +57,6 @@ from service.publication.rows import (
     session_rows,
     window_rows,
 )
-from service.publication.shadow import Shadow
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
@@ -93,7 +92,7 @@ class Sink:
     rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by their age. They also
     replace closed windows that lack the readings before their view began, unless those have more readings; with `is_last` also
     these: no reading is to come, and a device may have moved to another key. `closed_by` is the reason why closed sessions are
-    closed. Values in a shard's `covered` spans are not written, nor what a `shadow` leaves out. Once the watermark has passed
+    closed. Values in a shard's `covered` spans are not written. Once the watermark has passed
     `settled_ms`, rows are compared only with stored values that are closed; None for never. `begun` has the event time (ms)
     from which each view and measure without windows has all readings. `only` are the shards to write, None for all. `trace` is
     the batch's trace for a process that is not the driver.
@@ -107,7 +106,6 @@ class Sink:
     is_last: bool = False
     closed_by: Literal["watermark", "idle"] = "watermark"
     covered: Mapping[int, Covered] = field(default_factory=dict)
-    shadow: Shadow | None = None
     settled_ms: int | None = None
     begun: Mapping[tuple[str, str], int] = field(default_factory=dict)
     only: frozenset[int] | None = None
@@ -136,7 +134,7 @@ class Sink:
                     self._copy_rejects(payload, output)
                 else:
                     output.take(kind, payload)
-        if output.rejects and self.shadow is None:
+        if output.rejects:
             with tracing.span("rejects flush", records=output.rejects):
                 delivery.flush(self.settings.kafka, self.micro_batch)
         return self._write_values(output)
@@ -227,9 +225,8 @@ class Sink:
             # while it is being fenced carry its epoch, so that a reader can tell them apart.
             self.run_in(0, "read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
-        if self.shadow is None:  # else the service has copied them
-            with tracing.span("rejects copy", records=len(rejects)):
-                delivery.copy(self.settings.kafka, rejects, self.micro_batch)
+        with tracing.span("rejects copy", records=len(rejects)):
+            delivery.copy(self.settings.kafka, rejects, self.micro_batch)
         for reject in rejects:
             output.early.take(reject, self.micro_batch.planned_ms)
         output.rejects += len(rejects)
@@ -275,8 +272,6 @@ class Sink:
         left_out = 0
         if self.covered:
             changes, left_out = self.covered[shard].leave_out(changes)
-        if self.shadow is not None:
-            changes, _ = self.shadow.leave_out(changes)
         budget, counter = self._budget(shard, "values"), _CallCounter()
         sizes: list[tuple[Kind, int]] = []
         calls = counter.count(self._calls(shard, changes, early, sizes))

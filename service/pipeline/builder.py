@@ -224,11 +224,11 @@ class Publication:
         topics = settings.kafka.topics
         self._set_state(before, unread, devices, micro_batch.planned_ms)
         set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
-        self.originals.set_for_tasks(term.spark.sparkContext, micro_batch, anew=term.shadow is not None)
+        self.originals.set_for_tasks(term.spark.sparkContext, micro_batch)
         micro_batch = replace(micro_batch, watermark_ms=before.watermark_ms)
         values_of = attributes(snapshot, settings)
         sink = Sink(settings, micro_batch, values_of, term.published, covered=term.covered, settled_ms=term.settled_ms)
-        sink = self._begin_views(replace(sink, shadow=term.shadow))
+        sink = self._begin_views(sink)
         self._begin_keys(sink)
         servers = sink.servers()
         planned = clock.monotonic_s()
@@ -289,9 +289,7 @@ class Publication:
         """Check the offsets of a batch, and note from which on its snapshot of the reference counts."""
         self.care.check(micro_batch)
         resume.require_growing(micro_batch)
-        if (
-            self.term.current_snapshot is not None and self.term.shadow is None
-        ):  # a rebuild counts nothing that readers see
+        if self.term.current_snapshot is not None:
             self.term.current_snapshot.note(micro_batch)
 
     def _set_state(self, before: EventTime, unread: Collection[tuple[str, int]], devices: int, planned_ms: int) -> None:

@@ -13,7 +13,6 @@ from service.outlets.publication import Outlets
 from service.pipeline.back_pressure import BatchLimit
 from service.pipeline.outcome import Outcome
 from service.publication.covered import Covered
-from service.publication.shadow import Shadow
 from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.snapshots import Snapshot
 from service.settings import Settings
@@ -67,8 +66,6 @@ class Term:
     """(epoch, batch) of the last batch whose progress is in Redis; None when that is not known."""
     covered: Mapping[int, Covered] = field(default_factory=dict)
     """By shard, values of another checkpoint that the query must not write again."""
-    shadow: Shadow | None = None
-    """What a rebuild does not publish; None in every other term."""
     settled_ms: int | None = None
     """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
     values only (docs/decisions/0021). None where lost or former values are written again."""

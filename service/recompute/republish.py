@@ -160,6 +160,20 @@ def _rebuild_mark(stored: Sequence[Stored]) -> str:
     return next((shard.rebuild_mark for shard in stored if shard.rebuild_mark), "")
 
 
+def mark_rebuild(settings: Settings, epoch: int) -> str:
+    """Mark in Redis that its values are read again from another checkpoint, up to the newest final window. Return the mark.
+
+    Raises SinkError, WritesLostError, FencedError.
+    """
+    sink = Sink(settings, MicroBatch(epoch, 0, 0, {}, {}))
+    stored = read(sink)
+    text = f"{clock.now_ms()} {max(shard.final_ms for shard in stored)} {epoch}"
+    for number, shard in enumerate(stored):
+        # A former mark is of another checkpoint, which has been read again and continued since.
+        sink.run_in(number, "mark", mark=text, former=shard.rebuild_mark, rebuild=True)
+    return text
+
+
 class Republisher:
     """Finds the values that Redis has lost in a term, and publishes them again.
 
@@ -203,7 +217,7 @@ class Republisher:
             losses = dict.fromkeys(range(len(stored)), known)
         rebuild_mark = _rebuild_mark(stored)
         if any(is_read_again(progress, committed) for progress in published.values()):
-            rebuild_mark = self._mark_rebuild(stored)
+            rebuild_mark = mark_rebuild(self._settings, self._epoch)
         if rebuild_mark:
             at_ms, until_ms, _ = map(int, rebuild_mark.split())
             self.term.covered = covered.read(self._settings, self._epoch, before_ms=at_ms, until_ms=until_ms)
@@ -328,14 +342,6 @@ class Republisher:
         marks = self.asked()
         if marks:
             self.everything(marks)
-
-    def _mark_rebuild(self, stored: Sequence[Stored]) -> str:
-        sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
-        text = f"{clock.now_ms()} {max(shard.final_ms for shard in stored)} {self._epoch}"
-        for number, shard in enumerate(stored):
-            # A former mark is of another checkpoint, which has been read again and continued since.
-            sink.run_in(number, "mark", mark=text, former=shard.rebuild_mark, rebuild=True)
-        return text
 
     def _failed(self, error: Exception) -> None:
         self.term.metrics.fails("republish")

@@ -35,6 +35,7 @@ from redis.exceptions import (
 
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkRefusedError
+from service.micro_batch import Offsets, parse_offsets
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 
@@ -152,6 +153,18 @@ def progress(options: settings.Redis, name: str) -> list[bytes | None]:
         with reader(options, keys, "the progress") as (client, budget):
             values.append(budget.attempt(partial(client.hget, keys.progress, name)))
     return values
+
+
+def published(options: settings.Redis) -> Offsets:
+    """Return the offsets up to which every value of a prefix is published, {} before the first batch. Raises SinkError."""
+    texts = progress(options, "offsets")
+    every = [parse_offsets(text.decode()) for text in texts if text is not None]
+    if len(every) < len(texts):
+        return {}
+    return {
+        topic: {partition: min(each.get(topic, {}).get(partition, 0) for each in every) for partition in partitions}
+        for topic, partitions in every[0].items()
+    }
 
 
 def server_id(client: Any, keys: Keys) -> str:

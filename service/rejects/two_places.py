@@ -49,12 +49,12 @@ class Originals:
     kafka: Kafka
     _places: dict[Coordinates, bool] | None = field(default=None)
 
-    def set_for_tasks(self, context: SparkContext, micro_batch: MicroBatch, *, anew: bool) -> None:
-        """Set, for the tasks of this thread's next jobs, the originals in a batch; with `anew` read the marks again.
+    def set_for_tasks(self, context: SparkContext, micro_batch: MicroBatch) -> None:
+        """Set, for the tasks of this thread's next jobs, the originals in a batch.
 
         Raises SourceError.
         """
-        if self._places is None or anew:
+        if self._places is None:
             self._places = originals(marks.read(self.kafka))
         found = list(self._within(micro_batch))
         context.setLocalProperty(_PROPERTY, json.dumps(found) if found else "")

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
 from service import clock
-from service.commands import rebuild
+from service.commands.remove_values import remove_values
 from service.errors import DataLossError
 from service.kafka import topics
 from service.kafka.topics import IdCheck
@@ -142,7 +142,7 @@ def test_after_a_record_of_the_future_values_can_be_removed_and_are_published_ag
     reports = run(world, reading("c", 202))
     assert reports[-1].redis_ahead_ms == year_ms - reports[-1].micro_batch.watermark_ms
     told: list[str] = []
-    rebuild.remove_values(world.settings, told.append)
+    remove_values(world.settings, told.append)
     assert "are removed; start the service" in told[-1]
     assert {key.removeprefix(f"{world.prefix}:") for key in world.redis.scan_iter(f"{world.prefix}:*")} == {"epoch"}
     world.begin_again(tmp_path / "third")

@@ -15,7 +15,6 @@ from service.daemon.lease import Lease
 from service.errors import FencedError, SinkError, SinkRefusedError
 from service.pipeline.batch_publisher import Sink
 from service.publication import meta
-from service.recompute import comparison
 from service.redis.keys import shards
 from service.redis.link import EpochLostError, WritesLostError
 from service.settings import Settings
@@ -191,17 +190,6 @@ def test_other_shards_are_asked_when_one_does_not_answer_the_renewal(target: Tar
         assert (epoch, lease.reason) == (2, "the epoch is 99")
     finally:
         lease.release()
-
-
-def test_a_rebuild_is_compared_shard_by_shard(target: Target) -> None:
-    """In a cluster the two prefixes are on different nodes."""
-    other = Target(target.client, target.settings.redis.url.get_secret_value(), f"{target.prefix}.rebuild")
-    for each in (target, other):
-        each.publish(1, 2, watermark_ms=T0 + 20 * MINUTE)
-    other.client.hset(other.key_of("d7", f"window:device_1m:temperature:d7:{T0}"), "count", 1)
-    found = comparison.compare(target.settings, other.settings, 0)
-    assert found.counts == {"equal": len(DEVICES) - 1, "different": 1}
-    assert "window:device_1m:temperature:d7:" in found.examples[0]
 
 
 # What only a cluster does

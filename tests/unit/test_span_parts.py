@@ -1,8 +1,12 @@
-"""The parts into which a span of event time is cut."""
+"""The parts into which a span of event time is cut, and the pauses between them."""
 
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
-from service.recompute.sources import halves
+from service.recompute import job
+from service.recompute.decisions import Decisions
+from service.recompute.sources import Part, halves
 
 HOUR = 3_600_000
 
@@ -24,3 +28,27 @@ def test_the_parts_of_a_span_have_the_times_without_records() -> None:
     newest_first = list(halves((0, 16 * HOUR), after_ms, rate, records, oldest_first=False))
     assert newest_first == parts[::-1]
     assert not list(halves((HOUR, HOUR), after_ms, rate, records, oldest_first=True))
+
+
+class Hundred:
+    """A hundred records in each second of event time."""
+
+    def parts(self, span: tuple[int, int], rate: int, *, oldest_first: bool) -> Iterator[tuple[int, int]]:
+        assert oldest_first
+        return iter([(ms, ms + 1000) for ms in range(*span, rate * 10)])
+
+    def read(self, run: Any, span: tuple[int, int], _decided: Decisions) -> Part:
+        return Part(run, span[0], 100)
+
+    def ends_ms(self) -> None:
+        return None
+
+
+def test_no_more_records_are_read_in_a_second_than_the_rate() -> None:
+    rests: list[float] = []
+    run: Any = None
+    parts = job.parts(run, Hundred(), (0, 3000), Decisions({}), 100, oldest_first=True, rest=rests.append)
+    for number, (span, read) in enumerate(parts):
+        assert (span[0], read.whole_from_ms, len(rests)) == (number * 1000, number * 1000, number)
+    assert len(rests) == 3
+    assert all(0.0 < each <= 1.0 for each in rests)

@@ -1,4 +1,4 @@
-"""rebuild: a new checkpoint is made beside the service under load, with kills; the service goes on from it, and back."""
+"""rebuild: a second service makes a checkpoint beside the service under load; the service goes on from it, and back."""
 
 import os
 import sys
@@ -7,139 +7,101 @@ from pathlib import Path
 
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
-from load.servers.child_process import Child, spawn
-from load.testbed import ROOT
-from service.errors import SetupError
+from load.instance import Instance
+from load.servers.child_process import spawn
+from load.testbed import ROOT, TOPIC, to_toml
+from service.micro_batch import parse_offsets
 
-BESIDE = ("rebuild_begun", "rebuild_compared")
-"""Crash points of the command while the service runs."""
-BETWEEN = ("rebuild_leased", "rebuild_marked", "rebuild_switched")
-"""Crash points while the service is stopped."""
-STOP = "stop the service now"
-RATE = 20_000
+SECOND = "tidemark-second"
 DONE_S = 240.0
-
-
-class Command:
-    """A run of `tidemark rebuild` beside the testbed's service."""
-
-    def __init__(self, run: Run, name: str, *options: str, point: str = "") -> None:
-        self.log = run.folder / f"rebuild-{name}.log"
-        temporary = str(run.folder / "tmp")
-        environ = {**os.environ, "TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary, "SPARK_LOCAL_IP": "127.0.0.1"}
-        if point:
-            environ |= {"TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": f"{point}:1:kill"}
-        command = [sys.executable, "-m", "service.cli", "rebuild", "--config", str(run.testbed.config), *options]
-        self._run = run
-        self._child: Child = run.child(spawn(command, cwd=ROOT, log=self.log, environ=environ))
-
-    @property
-    def text(self) -> str:
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-    def says(self, words: str) -> None:
-        """Wait until it says the words; SetupError if it ends before."""
-
-        def has_said() -> bool:
-            if words in self.text:
-                return True
-            if self._child.poll() is not None:
-                what = f"the rebuild ended with status {self._child.returncode} before {words!r}:\n{self.text[-2000:]}"
-                raise SetupError(what)
-            return False
-
-        self._run.until(has_said, DONE_S, f"the rebuild to say {words!r}")
-
-    def ends(self) -> int:
-        """Wait for its end; the exit status, negative if it was killed."""
-        self._run.until(lambda: self._child.poll() is not None, DONE_S, "the rebuild to end")
-        return int(self._child.returncode)
 
 
 @row(
     "rebuild",
-    "a new checkpoint is made beside the service under load, with kills, and the service goes on from it",
+    "a checkpoint is made beside the service under load, and the service goes on from it, and back",
     rate=1_000,
     devices=300,
 )
 def rebuilt(run: Run) -> Figures:
-    """The command dies at each step, and the driver while it runs; with --times 2 also back, and a switch; short: two steps."""
-    run.start()
+    """The second service is killed once while it catches up; with --times 2 also back and forth again; short: one switch."""
+    first = run.instance("first")
+    first.start()
     run.load()
-    run.steady()
-    beside, between = (BESIDE[-1:], BETWEEN[-1:]) if run.short else (BESIDE, BETWEEN)
-    for point in beside:
-        command = Command(run, point, "--switch", "--rate", str(RATE), point=point)
-        if point == "rebuild_compared":
-            run.run_on(run.nemesis.between(5.0, 20.0))
-            run.kill_driver(run.nemesis.pick((0, 1)))
-        _require_killed(run, point, command.ends())
-    run.recover()
-    pauses_s, switch_s = [_switch(run, point)[0] for point in between], None
-    for _ in range(run.times(1, short=1) - 1):
-        run.stop()
-        with run.fault("back to the former checkpoint", restarts=True):
-            _require_done(run, "--undo", Command(run, "undo", "--undo").ends())
-            run.note("rebuild")
-            run.note("republish")
-            run.start()
-        run.recover()
-        pause_s, switch_s = _switch(run, "")
-        pauses_s.append(pause_s)
-    _require_done(run, "--forget", Command(run, "forget", "--forget").ends())
-    left = [
-        str(path)
-        for path in (run.folder / "checkpoint.rebuild", run.folder / "checkpoint/rebuild.json")
-        if path.exists()
-    ]
-    with run.testbed.redis_client() as client:
-        left += list(client.scan_iter("tidemark.rebuild:*", count=1_000))
-    if left:
-        run.violation("forget", f"--forget leaves {left[:3]}")
+    run.until(lambda: run.observer.progress[1] >= 0, STARTS_S, "the first batch")
+    second = run.instance("second", "second", _settings(run))
+    second.start()
+    if not run.short:
+        _reaches(run, 1)
+        second.kill()
+        second.start()
+    _reaches(run, sum(run.observer.ends(TOPIC).values()))
+    _end(run, second)
+    pauses_s = [_switch(run, first, "checkpoint", "second")]
+    writer = run.instance("on-second", "second")
+    pauses_s[0] += _goes_on(run, writer)
+    for number in range(run.times(1, short=1) - 1):
+        for used, other in (("second", "checkpoint"), ("checkpoint", "second")):
+            pause_s = _switch(run, writer, used, other)
+            writer = run.instance(f"on-{other}-{number}", other)
+            pauses_s.append(pause_s + _goes_on(run, writer))
     run.drain()
-    run.stop()
+    _end(run, writer)
     run.compare()
-    return {"crash_points": len(beside) + len(between), "pauses_s": pauses_s, "switch_s": switch_s}
+    return {"switches": len(pauses_s), "pauses_s": [round(each, 1) for each in pauses_s]}
 
 
-def _switch(run: Run, point: str) -> tuple[float, float]:
-    """Switch, with a crash of the command at a point if one is given.
+def _settings(run: Run) -> Path:
+    """The settings of a second service: everything of its own but the topics and what it computes."""
+    given = run.testbed.settings
+    own = {
+        "service": {**given["service"], "name": "second"},
+        "kafka": {**given["kafka"], "group": SECOND, "rejects": "{topic}.second-rejects"},
+        "redis": {**given["redis"], "prefix": SECOND},
+    }
+    path = run.folder / "second.toml"
+    path.write_text(to_toml({**given, **own}), encoding="utf-8")
+    return path
 
-    Return how long nothing was published after the service's end, and how much of that the command took; in seconds.
-    """
-    name = point or "switch"
-    command = Command(run, name, "--switch", "--rate", str(RATE), point=point)
-    command.says(STOP)
-    run.run_on(run.nemesis.between(0.0, 3.0))
-    with run.fault(f"switch {name}", restarts=True):
-        run.stop()
-        began, epoch = time.monotonic(), run.observer.epoch
-        if point in {"", "rebuild_switched"}:
-            run.note("rebuild")
-        if point != "rebuild_leased":
-            run.note("republish")
-        if point:
-            _require_killed(run, point, command.ends())
-            switch_s = time.monotonic() - began
-            run.start(wait=False)
-        else:
-            run.start(wait=False)  # it waits for the lease
-            _require_done(run, "--switch", command.ends())
-            switch_s = time.monotonic() - began
+
+def _reaches(run: Run, records: int) -> None:
+    """Wait until the second service has published so many records."""
+    with run.testbed.redis_client() as client:
+
+        def has_published() -> bool:
+            text = client.hget(f"{SECOND}:progress", "offsets")
+            offsets = parse_offsets(text) if text is not None else {}
+            return sum(offset for each in offsets.values() for offset in each.values()) >= records
+
+        run.until(has_published, DONE_S, f"the second service to publish {records} records")
+
+
+def _switch(run: Run, writer: Instance, used: str, other: str) -> float:
+    """Stop the service and switch it to another checkpoint; how long that took, in seconds."""
+    run.until(lambda: not run.is_recovering, STARTS_S, "the lag to be back")
+    _end(run, writer)
+    began = time.monotonic()
+    environ = {**os.environ, "TIDEMARK_SERVICE__CHECKPOINT": str(run.folder / used)}
+    command = [sys.executable, "-m", "service.cli", "checkpoint", "switch", str(run.folder / other)]
+    command += ["--config", str(run.testbed.config)]
+    child = run.child(spawn(command, cwd=ROOT, log=run.folder / f"switch-{other}.log", environ=environ))
+    run.until(lambda: child.poll() is not None, DONE_S, "the switch to end")
+    if child.returncode:
+        run.violation("rebuild", f"tidemark checkpoint switch ended with status {child.returncode}")
+    return time.monotonic() - began
+
+
+def _goes_on(run: Run, writer: Instance) -> float:
+    """Start the service on the other checkpoint; how long until its first batch, in seconds."""
+    began, epoch = time.monotonic(), run.observer.epoch
+    run.note("rebuild")
+    run.note("republish")
+    with run.fault("another checkpoint", restarts=True):
+        writer.start()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "the first batch after the switch")
-        pause_s = round(time.monotonic() - began, 1)
-    run.recover()
-    is_switched = Path(run.folder / "checkpoint/rebuild.json").exists()
-    if is_switched != (point in {"", "rebuild_switched"}):
-        run.violation("switch", f"after {name} the service has the {'new' if is_switched else 'former'} checkpoint")
-    return pause_s, round(switch_s, 1)
+    return time.monotonic() - began
 
 
-def _require_killed(run: Run, point: str, status: int) -> None:
-    if status != -9:
-        run.violation("observed", f"the rebuild was to be killed at {point}, and ended with status {status}")
-
-
-def _require_done(run: Run, option: str, status: int) -> None:
+def _end(run: Run, instance: Instance) -> None:
+    status = instance.stop()
     if status:
-        run.violation("rebuild", f"tidemark rebuild {option} ended with status {status}")
+        run.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")
