@@ -1,13 +1,4 @@
-"""Publish a micro-batch. The order of these steps is the guarantee:
-
-    1  copy rejected records from Kafka to the rejects topics, until all are acknowledged     Sink.write, per partition
-    2  write windows, sessions, devices and the views' keys to Redis, under the epoch         Sink.write, per partition
-    3  store the finals, and write them to every outlet that is not behind                    Outlets.publish, once
-    4  write the progress key: all values include the batch up to these offsets, and the
-       windows that the watermark has passed are final                                        Sink.progress, once
-
-Spark commits the batch after step 4. A failure in steps 1 to 4 fails the batch. The replay writes the same keys with the same
-values, so every step may be repeated, also in part. publish.lua checks each write, atomically:
+"""Write rejects and values of a micro-batch; service/pipeline/batch.py has the steps. publish.lua checks each write, atomically:
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError

@@ -72,9 +72,9 @@ class Outcome:
     finals: tuple["Payload", ...] = ()
 
     @property
-    def behind(self) -> int:
-        """The number of readings that were rejected for being behind the watermark."""
-        return self.rejected[REASONS.index("behind")]
+    def by_reason(self) -> dict[str, int]:
+        """The number of rejected records by reason, also of reasons with none."""
+        return dict(zip(REASONS, self.rejected, strict=True))
 
     @property
     def records(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, REFUSED, UndecidedError
-from service.pipeline.builder import LOOK_UPS, Publication
+from service.pipeline import batch
+from service.pipeline.batch import LOOK_UPS
 
 
 class Batch:
@@ -17,7 +18,10 @@ class Batch:
         self.tasks, self.looked_up = tasks, list[int]()
         self.refused: list[str] = []
         context = SimpleNamespace(setLocalProperty=lambda name, value: {REFUSED: self.refused}[name].append(value))
-        self.term = SimpleNamespace(spark=SimpleNamespace(sparkContext=context))
+        self.term = SimpleNamespace(
+            spark=SimpleNamespace(sparkContext=context), settings=SimpleNamespace(redis=SimpleNamespace(driver_rows=1))
+        )
+        self.micro_batch = SimpleNamespace(rows=0)
         self.catalog = SimpleNamespace(
             refused=lambda _batch: ",".join(map(str, self.looked_up)),
             record_refused=lambda _batch, _refused: None,
@@ -33,11 +37,11 @@ class Batch:
 
     def runs(self) -> int:
         """Run the batch; return how often."""
-        written: list[Any] = []
-        sink: Any = SimpleNamespace(micro_batch=SimpleNamespace(batch=3), write=written.append)
         itself: Any = self
-        Publication._run(itself, itself, sink, small=True)
-        assert len(written) == 1
+        made = batch.Batch(itself, 3)
+        made.sink = itself
+        batch.Publication._compute(itself, made)
+        assert made.rows is not None
         return len(self.refused)
 
 
@@ -56,12 +60,12 @@ class Batch:
 def test_a_batch_runs_once_more_for_each_task_with_new_ids_and_once_for_one_with_too_many(
     tasks: Sequence[Sequence[int]], runs: int, looked_up: int
 ) -> None:
-    batch = Batch(*tasks)
-    assert batch.runs() == runs
-    assert len(batch.looked_up) == looked_up
+    made = Batch(*tasks)
+    assert made.runs() == runs
+    assert len(made.looked_up) == looked_up
 
 
 def test_the_property_of_the_last_run_refuses_all() -> None:
-    batch = Batch(range(10_000))
-    batch.runs()
-    assert batch.refused == ["", ALL]
+    made = Batch(range(10_000))
+    made.runs()
+    assert made.refused == ["", ALL]
