@@ -22,6 +22,7 @@ from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
+from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
 from service.aggregation.sessions import finals
 from service.checkpoint import event_time, view_versions
@@ -240,7 +241,13 @@ class Builders:
         folder, buckets = self._folder / "checkpoint", self._settings.buckets
         seen_keys.begin(self._spark.sparkContext, folder, buckets, place, lambda: None)
         values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
-        for row in values.until_decided(failure.classify, frame.toArrow, lambda: None).to_pylist():
+
+        def attempt() -> pa.Table:
+            values.set_for_tasks()
+            return frame.toArrow()
+
+        deciders = {COLUMN_VALUES: lambda asked: values.decide(asked, lambda: None)}
+        for row in until_decided(attempt, deciders, failure.classify).to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.FINALS:

@@ -3,7 +3,7 @@
 The plan has one decoder per schema id, and Spark cannot add a decoder to it. An unknown id shows in the fold, before anything of
 the batch is written:
 
-    fold meets unknown ids -> UndecidedError -> SchemaCatalog.look_up asks the source
+    fold meets unknown ids -> UndecidedError -> LookUps.decide -> SchemaCatalog.look_up asks the source
         found:     NewSchemaError ends the query; the next one decodes the id, and runs the batch again
         not found: the id is refused for `input.schema_retry`; the batch runs again, and rejects the id's records
 

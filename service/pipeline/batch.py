@@ -22,10 +22,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, threads, tracing
 from service.admission import readings, unknown_schemas
-from service.admission.catalogs import Catalogs, open_catalog
+from service.admission.catalogs import Catalogs, LookUps, open_catalog
 from service.admission.column_values import ColumnValues
 from service.admission.device_limit import DeviceLimit
-from service.admission.unknown_schemas import UndecidedError
+from service.admission.questions import COLUMN_VALUES, SCHEMA_IDS, until_decided
 from service.aggregation import seen_keys
 from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
@@ -43,9 +43,6 @@ from service.reference.attributes import set_for_tasks
 from service.rejects.two_places import Originals
 from service.spark import memory, session
 from state.watermark import EventTime
-
-LOOK_UPS = 3
-"""Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +96,10 @@ class Batch:
     final_ms: int = 0
     # note
     next_limit: int = 0
+
+    def fence(self) -> None:
+        """Raise FencedError when there is another writer: call this before a file of the checkpoint is written."""
+        self.sink.run_in(0, "read_progress")
 
 
 @dataclass(slots=True)
@@ -180,16 +181,15 @@ class Publication:
             shadow=term.shadow,
             settled_ms=term.settled_ms,
         )
-        batch.sink = self._begin_views(batch.sink)
-        self._begin_keys(batch.sink)
+        self._begin_views(batch)
+        self._begin_keys(batch)
         batch.servers = batch.sink.servers()
 
     def compute(self, batch: Batch) -> None:
         """Compute the rows of a small batch. The tasks of a large one write theirs: only the outcome comes to the driver."""
-        sink = batch.sink
-        self.values.until_decided(
-            failure.classify, lambda: self._compute(batch), lambda: sink.run_in(0, "read_progress")
-        )
+        look_ups = LookUps(self.catalog, batch.number)
+        deciders = {SCHEMA_IDS: look_ups.decide, COLUMN_VALUES: lambda values: self.values.decide(values, batch.fence)}
+        until_decided(lambda: self._compute(batch, look_ups), deciders, failure.classify)
 
     def publish(self, batch: Batch) -> None:
         """Copy the rejects and write the values, unless the tasks have."""
@@ -258,21 +258,21 @@ class Publication:
         )
         event_time.set_for_tasks(term.spark.sparkContext, state)
 
-    def _begin_keys(self, sink: Sink) -> None:
+    def _begin_keys(self, batch: Batch) -> None:
         """Prepare the tasks that find duplicates."""
-        settings, micro_batch = self.term.settings, sink.micro_batch
+        settings, micro_batch = self.term.settings, batch.sink.micro_batch
         if settings.admission.distinct:
             seen_keys.begin(
                 self.term.spark.sparkContext,
                 seen_keys.folder(settings),
                 settings.buckets,
                 seen_keys.Place(micro_batch.batch, micro_batch.epoch),
-                lambda: sink.run_in(0, "read_progress"),
+                batch.fence,
             )
 
-    def _begin_views(self, sink: Sink) -> Sink:
+    def _begin_views(self, batch: Batch) -> None:
         """Begin and end views without windows, and remove the values of those that ended before this batch."""
-        settings, micro_batch = self.term.settings, sink.micro_batch
+        settings, sink, micro_batch = self.term.settings, batch.sink, batch.sink.micro_batch
         for view, measures in self.beginnings.over(micro_batch.batch).items():
             # Other measures may have ended with the batch before: the next one finds their keys by the view's set.
             is_over = self.beginnings.is_over(view, micro_batch.batch)
@@ -281,9 +281,9 @@ class Publication:
             micro_batch.batch,
             settings.endless,
             lambda: beginnings.complete_from_ms(settings.kafka, micro_batch, settings.admission.max_ahead_ms),
-            lambda: sink.run_in(0, "read_progress"),
+            batch.fence,
         )
-        return replace(sink, begun=begun)
+        batch.sink = replace(sink, begun=begun)
 
     def _pace(self, measured: Measured, *, is_full: bool) -> int:
         """Return the limit of the next batch, and set it in the running query where it changes."""
@@ -303,35 +303,15 @@ class Publication:
             return 0
         return min(without, unavailable(kafka, micro_batch))
 
-    def _compute(self, batch: Batch) -> None:
-        """Compute the batch.
-
-        Schema ids without a verdict fail the batch in its first stage, before anything is written. The driver looks them up and
-        runs the batch again, at most LOOK_UPS times. Each time the batch is decoded once more: if a task has more ids than it can
-        report, they are garbage for the most part, and the next run refuses all that are left.
-        """
-        left, is_small = LOOK_UPS, batch.sink.micro_batch.rows <= self.term.settings.redis.driver_rows
-        while True:
-            refused = self.catalog.refused(batch.number) if left else unknown_schemas.ALL
-            self.term.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, refused)
-            if refused:
-                self.catalog.record_refused(batch.number, refused)
-            try:
-                if is_small:
-                    batch.rows = batch.frame.toArrow()
-                    failpoint.hit("after_decode")
-                else:
-                    failpoint.hit("after_decode")
-                    sink = replace(batch.sink, trace=tracing.current())
-                    batch.outcome = builder.write_on_executors(batch.frame, sink)
-            except Exception as error:
-                undecided = failure.classify(error)
-                if not isinstance(undecided, UndecidedError):
-                    raise
-                self.catalog.look_up(undecided.ids)
-                left = left - 1 if len(undecided.ids) < unknown_schemas.IDS_AT_ONCE else 0
-            else:
-                return
+    def _compute(self, batch: Batch, look_ups: LookUps) -> None:
+        self.term.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, look_ups.refused())
+        self.values.set_for_tasks()
+        if batch.sink.micro_batch.rows <= self.term.settings.redis.driver_rows:
+            batch.rows = batch.frame.toArrow()
+            failpoint.hit("after_decode")
+        else:
+            failpoint.hit("after_decode")
+            batch.outcome = builder.write_on_executors(batch.frame, replace(batch.sink, trace=tracing.current()))
 
 
 STEPS: tuple[tuple[Callable[[Publication, Batch], None], str], ...] = (

@@ -24,6 +24,7 @@ from pyspark.sql.streaming import StreamingQuery
 from load.transcripts.builders import KAFKA
 from service import row_schemas
 from service.admission.column_values import ColumnValues
+from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
 from service.checkpoint import event_time
 from service.checkpoint.event_time import BatchState
@@ -95,8 +96,14 @@ class World:
             folder, buckets = seen_keys.folder(self.settings), self.settings.buckets
             seen_keys.begin(self.spark.sparkContext, folder, buckets, seen_keys.Place(batch, 1), lambda: None)
         values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
+
+        def attempt() -> pa.Table:
+            values.set_for_tasks()
+            return frame.toArrow()
+
+        deciders = {COLUMN_VALUES: lambda asked: values.decide(asked, lambda: None)}
         try:
-            table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
+            table = until_decided(attempt, deciders, failure.classify)
         except Exception as error:
             self.failure = error
             raise
