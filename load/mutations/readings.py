@@ -218,7 +218,9 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/aggregation/partial_aggregation.py", "if ids and self.check_schemas is not None:", "if False:"
+                "service/aggregation/partial_aggregation.py",
+                "        if ids:\n            unknown_schemas.check",
+                "        if False:\n            unknown_schemas.check",
             ),
         ),
         (

@@ -120,7 +120,7 @@ class LookUps:
     left: int = LOOK_UPS
 
     def refused(self) -> str:
-        """Return the ids that the next run refuses, as the local property unknown_schemas.REFUSED. Raises CheckpointError."""
+        """Return the ids that the next run refuses, as BatchContext.refused. Raises CheckpointError."""
         refused = self.catalog.refused(self.batch) if self.left else ALL
         if refused:
             self.catalog.record_refused(self.batch, refused)

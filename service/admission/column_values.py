@@ -19,7 +19,7 @@ from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext, SparkFiles, TaskContext
+from pyspark import SparkContext, SparkFiles
 
 from service.admission.decode import OTHER
 from service.admission.questions import COLUMN_VALUES, UndecidedError
@@ -39,7 +39,6 @@ ADDED = 100
 
 _KEPT = 4
 """Decisions that a worker keeps: it runs the tasks of several queries in turns."""
-_PROPERTY = "tidemark.column_values"
 Lists = Mapping[str, Sequence[str]]
 
 
@@ -87,10 +86,8 @@ class Known:
         return result
 
 
-def of_task() -> Known:
-    """Return, in a task, the decisions of `ColumnValues.set_for_tasks`; nothing is known and asked without them."""
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
+def known(text: str) -> Known:
+    """Return, in a task, the decisions of `ColumnValues.text`; "" is nothing, and asks nothing."""
     return Known() if not text else _known(text)
 
 
@@ -126,10 +123,13 @@ class ColumnValues:
     def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
         return cls(context, files, _limits(settings))
 
-    def set_for_tasks(self) -> None:
-        """Set the decisions for the tasks of this thread's next jobs. Raises CheckpointError."""
-        if self.limits:
-            self.context.setLocalProperty(_PROPERTY, self._text())
+    def text(self) -> str:
+        """Return the decisions for the tasks, as BatchContext.column_values. Raises CheckpointError."""
+        if not self.limits:
+            return ""
+        lists = self._all()
+        full = [name for name, limit in self.limits.items() if len(lists.get(name, ())) >= limit]
+        return json.dumps([self._file, self._added, full])
 
     def decide(self, values: Lists, fence: Callable[[], object]) -> bool:
         """List new values while there is room; return whether something has changed for the tasks.
@@ -138,7 +138,7 @@ class ColumnValues:
         up would replace the lists of its successor. Raises CheckpointError.
         """
         fence()
-        lists, before = self._all(), self._text()
+        lists, before = self._all(), self.text()
         for name, texts in values.items():
             listed = lists.setdefault(name, [])
             room = max(0, self.limits[name] - len(listed))
@@ -149,16 +149,11 @@ class ColumnValues:
         self._write(lists)
         if sum(map(len, self._added.values())) > ADDED:
             self._distribute(lists)
-        return self._text() != before
+        return self.text() != before
 
     def sizes(self) -> dict[str, int]:
         """Return the number of listed values of each column."""
         return {name: len(self._all().get(name, ())) for name in self.limits}
-
-    def _text(self) -> str:
-        lists = self._all()
-        full = [name for name, limit in self.limits.items() if len(lists.get(name, ())) >= limit]
-        return json.dumps([self._file, self._added, full])
 
     def _distribute(self, lists: Lists) -> None:
         self._file = hand_out(self.context, "columns", json.dumps(lists).encode())

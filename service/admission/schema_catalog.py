@@ -123,7 +123,7 @@ class SchemaCatalog:
         self._batches += 1
 
     def refused(self, batch: int) -> str:
-        """Return the refused ids for the tasks of a batch, as the local property unknown_schemas.REFUSED."""
+        """Return the refused ids for the tasks of a batch, as BatchContext.refused."""
         now_ms = clock.now_ms()
         self._refused = {schema_id: until_ms for schema_id, until_ms in self._refused.items() if until_ms > now_ms}
         ids = set(self._refused)

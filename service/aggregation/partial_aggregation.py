@@ -13,8 +13,9 @@ The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 import io
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ import pyarrow.json
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from service.admission import column_values, unknown_schemas
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
 from service.admission.device_limit import are_known
@@ -42,15 +44,15 @@ from service.admission.readings import (
 )
 from service.aggregation import task_counters, windows
 from service.aggregation.replaced import Replaced
-from service.aggregation.seen_keys import SeenKeys
+from service.aggregation.seen_keys import Place, SeenKeys
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
-from service.checkpoint.event_time import BatchState
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.history import Then
 from service.reference.limits import durations_ms
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import EVENTS, View
+from service.spark.batch_context import BatchContext
 from state import codec, distinct, duplicates, watermark
 from state import windows as window_state
 from state.columns import array, factorise
@@ -83,19 +85,16 @@ class Fold:
 
     `views` are the settings' views, each with its measures. `attributes` is the reference, if there is one. `gap` and `interval`
     are its columns with the devices' own session gaps and expected intervals, if it has them.
-    `check_schemas` gets the number of records of each unknown schema id, and may raise, before they become rejects.
-    `batch_state` returns the state of a batch in a task of a stream. Then readings below the watermark are rejected as late,
-    those whose broker's time is after `latest_ms` as ahead, and every bucket gets a report of what was read.
+    `context` returns the context of the batch in a task of a stream. Then readings below the watermark are rejected as late,
+    those whose broker's time is after `latest_ms` as ahead, the driver is asked about unknown schema ids and new values of
+    columns, and every bucket gets a report of what was read. With `distinct` in it, a task decides about duplicates: all readings
+    of a bucket must be in one task, which holds them in memory.
     With `has_filter` rows without device and reject are counted as filtered.
     `inputs` is the number of the input of each of the `topics`; it may be empty with one input.
-    `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
+    `columns` are the record's columns that views group by, and `values` are the decisions in a batch run on which of their values
+    are keys.
     A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
     `readings.admit` that come with a device.
-    With `seen_keys`, a task decides about duplicates: it returns, by the floor below which keys are forgotten, the keys that were
-    seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most, or behind the
-    watermark and `delay_ms` while the watermark is held: readings of a backlog still come in then. All readings of a bucket must
-    be in one task, which holds them in memory.
-    `replaced` returns, in a task of a stream, the places in the batch of readings whose copies count, None for none.
     Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
     the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
@@ -107,31 +106,20 @@ class Fold:
     buckets: int
     topics: Sequence[str]
     attributes: Attributes | None = None
-    check_schemas: Callable[[Mapping[int, int]], None] | None = None
-    batch_state: Callable[[], BatchState] | None = None
+    context: Callable[[], BatchContext] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
     keep_rejects: bool = True
     has_filter: bool = False
     columns: Sequence[str] = ()
-    known_values: Callable[[], Known] = Known
-    seen_keys: Callable[[int], SeenKeys | None] | None = None
-    delay_ms: int = 0
-    distinct_for_ms: int = 0
+    values: Known = field(default_factory=Known)
     inputs: Sequence[int] = ()
-    replaced: Callable[[], Replaced | None] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
-        state = self.batch_state() if self.batch_state is not None else BatchState()
-        before = state.before
-        read = {number: Partition(is_unread=True) for number in state.unread}
-        replaced = self.replaced() if self.replaced is not None else None
-        seen = None
-        if self.seen_keys is not None:
-            newest_ms = min(before.newest_ms, before.watermark_ms + self.delay_ms)
-            seen = self.seen_keys(max(before.watermark_ms, newest_ms - self.distinct_for_ms))
+        task = _Task(values=self.values) if self.context is None else _Task.of(self.context())
+        read = {number: Partition(is_unread=True) for number in task.batch.unread}
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
@@ -139,30 +127,28 @@ class Fold:
                 continue
             waiting.append(batch)
             rows += batch.num_rows
-            if rows >= self.max_rows and seen is None:
-                yield from self._read(waiting, state, read, None, replaced)
+            if rows >= self.max_rows and task.seen is None:
+                yield from self._read(waiting, task, read)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, state, read, seen, replaced)
-        if seen is not None:
-            seen.write()
-        if self.batch_state is not None and read:
-            report = watermark.report(before, read)
+            yield from self._read(waiting, task, read)
+        if task.seen is not None:
+            task.seen.write()
+        if self.context is not None and read:
+            report = watermark.report(task.batch.before, read)
             yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
 
     def _read(
         self,
         batches: list[pa.RecordBatch],
-        state: BatchState,
+        task: "_Task",
         read: dict[int, Partition],
-        seen: SeenKeys | None,
-        replaced: Replaced | None,
     ) -> Iterator[pa.RecordBatch]:
-        readings = pa.Table.from_batches(batches)
+        readings, batch = pa.Table.from_batches(batches), task.batch
         partitions = _partitions(readings, has_late=bool(self._endless))
         is_ahead = None
-        if any(self._is_ahead(number, each.broker_ms, state) for number, each in partitions.items()):
-            is_ahead = self._are_ahead(readings, state)
+        if any(self._is_ahead(number, each.broker_ms, batch) for number, each in partitions.items()):
+            is_ahead = self._are_ahead(readings, batch)
             behind = _partitions(readings.filter(pc.invert(is_ahead)), has_late=bool(self._endless))
             partitions = {number: behind.get(number, Partition()) for number in partitions}
         for number, partition in partitions.items():
@@ -172,24 +158,24 @@ class Fold:
         if INDEX in readings.column_names and (further := pc.sum(pc.greater(readings[INDEX], 0)).as_py()):
             yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
         if is_ahead is not None:
-            readings = yield from self._without_ahead(readings, is_ahead, state)
-        yield from self.fold(readings, state.before.watermark_ms, state.devices, seen, replaced)
+            readings = yield from self._without_ahead(readings, is_ahead, batch)
+        yield from self.fold(readings, task)
 
-    def _is_ahead(self, number: int, broker_ms: int, state: BatchState) -> bool:
+    def _is_ahead(self, number: int, broker_ms: int, batch: BatchContext) -> bool:
         return (
-            state.latest_ms is not None
-            and broker_ms > state.latest_ms
-            and number >> PARTITION_BITS not in state.trusted
+            batch.latest_ms is not None
+            and broker_ms > batch.latest_ms
+            and number >> PARTITION_BITS not in batch.trusted
         )
 
-    def _are_ahead(self, readings: pa.Table, state: BatchState) -> pa.Array:
+    def _are_ahead(self, readings: pa.Table, batch: BatchContext) -> pa.Array:
         """Return which records have a broker's time that is ahead of the service's clock; of trusted topics none has."""
         topic = readings["from_partition"].to_numpy() >> PARTITION_BITS
-        is_ahead = readings["broker_ms"].to_numpy() > state.latest_ms
-        return pa.array(is_ahead & ~np.isin(topic, list(state.trusted)))
+        is_ahead = readings["broker_ms"].to_numpy() > batch.latest_ms
+        return pa.array(is_ahead & ~np.isin(topic, list(batch.trusted)))
 
     def _without_ahead(
-        self, readings: pa.Table, is_ahead: pa.Array, state: BatchState
+        self, readings: pa.Table, is_ahead: pa.Array, batch: BatchContext
     ) -> Generator[pa.RecordBatch, None, pa.Table]:
         """Reject the readings that are admitted, or late, by a broker's time that is ahead; return the other rows.
 
@@ -207,27 +193,22 @@ class Fold:
         if not ahead.num_rows:
             return readings
         times = ahead["broker_ms"].to_pylist()
-        details = [f"broker time {ms} ms {AHEAD}, {state.now_ms} ms" for ms in times]
-        if state.devices:
-            names = pc.if_else(pa.array(are_known(names, state.devices)), names, pa.scalar(None, pa.string()))
+        details = [f"broker time {ms} ms {AHEAD}, {batch.now_ms} ms" for ms in times]
+        if batch.devices:
+            names = pc.if_else(pa.array(are_known(names, batch.devices)), names, pa.scalar(None, pa.string()))
         yield from self._refused(ahead, "ahead", detail=details, device=names)
         is_left = np.ones(readings.num_rows, np.bool_)
         is_left[found[are_ours.to_numpy(zero_copy_only=False)]] = False
         return readings.filter(pa.array(is_left))
 
-    def fold(
-        self,
-        readings: pa.Table,
-        watermark_ms: int = 0,
-        devices: str = "",
-        seen: SeenKeys | None = None,
-        replaced: Replaced | None = None,
-    ) -> Iterator[pa.RecordBatch]:
+    def fold(self, readings: pa.Table, task: "_Task | None" = None) -> Iterator[pa.RecordBatch]:
         """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
+        task = task or _Task(values=self.values)
+        watermark_ms = task.batch.before.watermark_ms
         if isinstance(self.attributes, Then):
             for rows, attributes in self.attributes.split(*(readings[name].to_numpy() for name in _PLACE)):
                 step = replace(self, attributes=attributes)
-                yield from step.fold(readings.take(pa.array(rows)), watermark_ms, devices, seen, replaced)
+                yield from step.fold(readings.take(pa.array(rows)), task)
             return
         if self.has_filter:
             is_filtered = pc.and_(pc.is_null(readings["device"]), pc.is_null(readings["reject"]))
@@ -236,13 +217,13 @@ class Fold:
                 yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
                 readings = readings.filter(pc.invert(is_filtered))
         counted_late: list[pa.Table] = []
-        if replaced is not None:
-            readings = yield from self._without_replaced(readings, replaced, devices, counted_late)
+        if task.replaced is not None:
+            readings = yield from self._without_replaced(readings, task.replaced, task, counted_late)
         rejected = pc.is_valid(readings["reject"])
         if pc.any(rejected).as_py():
             rejects = readings.filter(rejected)
             if self.keep_rejects:
-                yield from self._rejects(rejects, devices)
+                yield from self._rejects(rejects, task)
             if self._endless:
                 counted_late.append(rejects.filter(pc.is_valid(rejects["device"])))
             readings = readings.filter(pc.invert(rejected))
@@ -256,12 +237,12 @@ class Fold:
                 counted_late.append(rejects)
             readings = readings.filter(pc.invert(late))
         if counted_late:
-            yield from self._late(pa.concat_tables(counted_late), devices)
+            yield from self._late(pa.concat_tables(counted_late), task)
         if readings.num_rows:
-            yield from self._on_time(readings, devices, seen)
+            yield from self._on_time(readings, task)
 
     def _without_replaced(
-        self, readings: pa.Table, replaced: Replaced, devices: str, counted_late: list[pa.Table]
+        self, readings: pa.Table, replaced: Replaced, task: "_Task", counted_late: list[pa.Table]
     ) -> Generator[pa.RecordBatch, None, pa.Table]:
         """Reject the readings whose copies count, and return the others.
 
@@ -274,7 +255,7 @@ class Fold:
         is_rejected = pc.is_valid(originals["reject"])
         rejects = originals.filter(is_rejected)
         if rejects.num_rows and self.keep_rejects:
-            yield from self._rejects(rejects, devices)
+            yield from self._rejects(rejects, task)
         if rejects.num_rows < originals.num_rows:
             yield from self._refused(originals.filter(pc.invert(is_rejected)), "replayed")
         if self._endless:
@@ -282,8 +263,9 @@ class Fold:
             counted_late.append(counted.filter(pc.is_valid(counted["device"])))
         return readings.filter(pa.array(~is_replaced))
 
-    def _on_time(self, readings: pa.Table, devices: str, seen: SeenKeys | None) -> Iterator[pa.RecordBatch]:
+    def _on_time(self, readings: pa.Table, task: "_Task") -> Iterator[pa.RecordBatch]:
         """Reject readings of devices outside the list and duplicates, and fold the others."""
+        devices, seen = task.batch.devices, task.seen
         if devices:
             codes, names = factorise(readings["device"])
             is_listed = pa.array(are_known(names, devices)[codes])
@@ -297,7 +279,7 @@ class Fold:
                 yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", detail=details)
                 readings = readings.filter(pa.array(~is_duplicate))
         if readings.num_rows:
-            yield from self._admitted(readings)
+            yield from self._admitted(readings, task)
 
     def _duplicates(self, readings: pa.Table, seen: SeenKeys) -> tuple[NDArray[np.bool_], list[str]]:
         """Return which readings are duplicates, and the details of these. Of several in a batch the first one is that of the
@@ -319,14 +301,17 @@ class Fold:
     def _endless(self) -> Sequence[tuple[View, Sequence[str]]]:
         return [(view, measures) for view, measures in self.views if view.is_endless]
 
-    def _late(self, readings: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
+    def _late(self, readings: pa.Table, task: "_Task") -> Iterator[pa.RecordBatch]:
         """Count late readings in the views without windows. Those of devices outside the list would make new keys."""
-        if devices and readings.num_rows:
+        if task.batch.devices and readings.num_rows:
             codes, names = factorise(readings["device"])
-            readings = readings.filter(pa.array(are_known(names, devices)[codes]))
-        readings = _uncounted(readings)
+            readings = readings.filter(pa.array(are_known(names, task.batch.devices)[codes]))
+        yield from self._uncounted(_uncounted(readings), task)
+
+    def _uncounted(self, readings: pa.Table, task: "_Task") -> Iterator[pa.RecordBatch]:
         if readings.num_rows:
-            yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
+            of = _sorted(readings, self.rules.measures, self.attributes)
+            yield from self._values(of, self._endless, [], task.values)
 
     def _refused(self, readings: pa.Table, reason: str, **more: Any) -> Iterator[pa.RecordBatch]:
         """Reject readings; `more` are columns of row_schemas.REJECT_TYPE."""
@@ -345,14 +330,14 @@ class Fold:
         yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
         yield _counts([task_counters.of_counts(task_counters.REJECTED, {REASONS.index(reason): size})])
 
-    def _rejects(self, rejected: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
+    def _rejects(self, rejected: pa.Table, task: "_Task") -> Iterator[pa.RecordBatch]:
         batches = rejected.to_batches()
         parsed = [_parsed(batch["reject"]) for batch in batches]
-        if devices:
-            parsed = [_of_known(rejects, devices) for rejects in parsed]
+        if task.batch.devices:
+            parsed = [_of_known(rejects, task.batch.devices) for rejects in parsed]
         ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
-        if ids and self.check_schemas is not None:
-            self.check_schemas(ids)
+        if ids:
+            unknown_schemas.check(ids, task.batch.refused)
         # Rejects are spread over the buckets, so that no task has to write all of a poisoned batch; in stretches, because the
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
@@ -365,7 +350,7 @@ class Fold:
             [task_counters.of_counts(task_counters.REJECTED, {REASONS.index(name): n for name, n in reasons.items()})]
         )
 
-    def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _admitted(self, readings: pa.Table, task: "_Task") -> Iterator[pa.RecordBatch]:
         tallies = [
             task_counters.of_latency(readings["broker_ms"].to_numpy()),
             task_counters.of_partitions(readings["from_partition"].to_numpy(), readings["event_ms"].to_numpy()),
@@ -373,10 +358,11 @@ class Fold:
         of = _sorted(readings, self.rules.measures, self.attributes)
         uncounted = _uncounted(readings)
         if uncounted.num_rows == readings.num_rows:
-            yield from self._values(of, self.views, tallies)
+            yield from self._values(of, self.views, tallies, task.values)
         else:
-            yield from self._values(of, [each for each in self.views if not each[0].is_endless], tallies)
-            yield from self._late(uncounted, "")
+            closing = [each for each in self.views if not each[0].is_endless]
+            yield from self._values(of, closing, tallies, task.values)
+            yield from self._uncounted(uncounted, task)
         yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
         tallies.append(task_counters.of_measures(readings, self.rules.measures, self._inputs(readings)))
@@ -391,13 +377,13 @@ class Fold:
         return numbers
 
     def _values(
-        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally]
+        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally], values: Known
     ) -> Iterator[pa.RecordBatch]:
         """Return the partial aggregates of the windows of some views; adds to `tallies`."""
         unit, units = of.codes, Units()
         filters = [MEETS + view.name for view, _ in views if view.where is not None]
         if self.columns or filters:
-            decided = self.known_values().decided({name: of.readings[name] for name in self.columns})
+            decided = values.decided({name: of.readings[name] for name in self.columns})
             tallies.append(_others(decided))
             decided |= {name: array(of.readings[name]).dictionary_encode() for name in filters}
             order = pa.array(of.order)
@@ -551,6 +537,25 @@ def _offset_and_index(packed: int) -> str:
     """Return the offset and, of an element of an array, its number, as Coordinates has them."""
     index, offset = packed >> OFFSET_BITS, packed & ((1 << OFFSET_BITS) - 1)
     return f"{offset}#{index - 1}" if index else str(offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a task has of its batch. `seen` are the keys for duplicates, `replaced` the readings whose copies count."""
+
+    batch: BatchContext = field(default_factory=BatchContext)
+    values: Known = field(default_factory=Known)
+    seen: SeenKeys | None = None
+    replaced: Replaced | None = None
+
+    @classmethod
+    def of(cls, batch: BatchContext) -> Self:
+        seen = None
+        if batch.distinct is not None:
+            checkpoint, number, epoch, floor_ms = batch.distinct
+            seen = SeenKeys(Path(checkpoint), Place(number, epoch), floor_ms)
+        replaced = Replaced.of(batch.replaced) if batch.replaced else None
+        return cls(batch, column_values.known(batch.column_values), seen, replaced)
 
 
 @dataclass(frozen=True, slots=True)

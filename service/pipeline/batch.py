@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock, failpoint, threads, tracing
-from service.admission import readings, unknown_schemas
+from service.admission import readings
 from service.admission.catalogs import Catalogs, LookUps, open_catalog
 from service.admission.column_values import ColumnValues
 from service.admission.device_limit import DeviceLimit
@@ -29,7 +29,6 @@ from service.admission.questions import COLUMN_VALUES, SCHEMA_IDS, until_decided
 from service.aggregation import seen_keys
 from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
-from service.checkpoint.event_time import BatchState
 from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
@@ -39,9 +38,10 @@ from service.pipeline.back_pressure import BatchLimit, Measured
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
-from service.reference.attributes import set_for_tasks
+from service.reference.snapshots import Snapshot
 from service.rejects.two_places import Originals
-from service.spark import memory, session
+from service.spark import batch_context, memory, session
+from service.spark.batch_context import BatchContext
 from state.watermark import EventTime
 
 
@@ -80,6 +80,7 @@ class Batch:
     phases: dict[str, float] = field(default_factory=dict)
     # begin
     sink: Sink = field(init=False)
+    context: BatchContext = field(default_factory=BatchContext)
     before: EventTime = field(default_factory=EventTime)
     unread: Collection[tuple[str, int]] = ()
     devices: int = event_time.NO_LIST
@@ -169,9 +170,6 @@ class Publication:
         batch.before = self.times.before(number)
         batch.unread = self.times.unread(settings.kafka, micro_batch, batch.most, settings.admission.max_hold_ms)
         batch.devices = self.times.devices(number)
-        self._set_state(batch, micro_batch.planned_ms)
-        set_for_tasks(term.spark.sparkContext, snapshot.path.name if snapshot else "")
-        self.originals.set_for_tasks(term.spark.sparkContext, micro_batch, anew=term.shadow is not None)
         batch.sink = Sink(
             settings,
             replace(micro_batch, watermark_ms=batch.before.watermark_ms),
@@ -182,7 +180,7 @@ class Publication:
             settled_ms=term.settled_ms,
         )
         self._begin_views(batch)
-        self._begin_keys(batch)
+        batch.context = self._context(batch, snapshot)
         batch.servers = batch.sink.servers()
 
     def compute(self, batch: Batch) -> None:
@@ -244,31 +242,29 @@ class Publication:
             redis_ahead_ms=max(0, batch.final_ms - after.watermark_ms),
         )
 
-    def _set_state(self, batch: Batch, planned_ms: int) -> None:
-        """Set what the tasks of the batch need to know of the stream."""
-        term, settings = self.term, self.term.settings
-        topics = settings.kafka.topics
-        state = BatchState(
+    def _context(self, batch: Batch, snapshot: Snapshot | None) -> BatchContext:
+        """Return what the tasks of the batch need."""
+        term, settings, micro_batch = self.term, self.term.settings, batch.sink.micro_batch
+        topics, planned_ms = settings.kafka.topics, micro_batch.planned_ms
+        return BatchContext(
             batch.before,
             frozenset(readings.number_of(topic, partition, topics) for topic, partition in batch.unread),
-            self.limit.distribute(batch.devices),
             planned_ms,
             planned_ms + settings.admission.max_ahead_ms,
             frozenset(topics.index(topic) for topic in term.broker_times if topic in topics),
+            devices=self.limit.distribute(batch.devices),
+            reference=snapshot.path.name if snapshot else "",
+            replaced=self.originals.of_batch(micro_batch, anew=term.shadow is not None),
+            distinct=self._keys(batch) if settings.admission.distinct else None,
         )
-        event_time.set_for_tasks(term.spark.sparkContext, state)
 
-    def _begin_keys(self, batch: Batch) -> None:
-        """Prepare the tasks that find duplicates."""
-        settings, micro_batch = self.term.settings, batch.sink.micro_batch
-        if settings.admission.distinct:
-            seen_keys.begin(
-                self.term.spark.sparkContext,
-                seen_keys.folder(settings),
-                settings.buckets,
-                seen_keys.Place(micro_batch.batch, micro_batch.epoch),
-                batch.fence,
-            )
+    def _keys(self, batch: Batch) -> tuple[str, int, int, int]:
+        """Return where the tasks find the keys of duplicates, after the files of an attempt before are removed."""
+        settings = self.term.settings
+        folder = seen_keys.folder(settings)
+        batch.fence()
+        seen_keys.clear(folder, settings.buckets, batch.number)
+        return str(folder), batch.number, self.term.epoch, seen_keys.floor_ms(batch.before, settings.admission)
 
     def _begin_views(self, batch: Batch) -> None:
         """Begin and end views without windows, and remove the values of those that ended before this batch."""
@@ -304,8 +300,8 @@ class Publication:
         return min(without, unavailable(kafka, micro_batch))
 
     def _compute(self, batch: Batch, look_ups: LookUps) -> None:
-        self.term.spark.sparkContext.setLocalProperty(unknown_schemas.REFUSED, look_ups.refused())
-        self.values.set_for_tasks()
+        context = replace(batch.context, refused=look_ups.refused(), column_values=self.values.text())
+        batch_context.set_for_tasks(self.term.spark.sparkContext, context)
         if batch.sink.micro_batch.rows <= self.term.settings.redis.driver_rows:
             batch.rows = batch.frame.toArrow()
             failpoint.hit("after_decode")

@@ -10,27 +10,24 @@ small because Spark plans every batch again. docs/decisions/0015-one-operator.md
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from service.admission import column_values, readings
+from service.admission import readings
 from service.admission.column_values import Known
 from service.admission.schema_sources import SchemaSets
-from service.admission.unknown_schemas import UnknownSchemaCheck
-from service.aggregation import seen_keys, sessions
+from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
-from service.checkpoint import event_time
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.reference.attributes import Attributes
 from service.reference.snapshots import Snapshot
-from service.rejects import two_places
 from service.row_schemas import FOLDED
 from service.settings import Settings, View
+from service.spark import batch_context
 
 
 def build(
@@ -52,18 +49,12 @@ def build(
     if settings.has_arrays:
         records = records.coalesce(tasks)  # the step that cuts arrays is in Python, too
     admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
-    step = folding(settings, attributes)
-    step = replace(
-        step, batch_state=event_time.of_task, known_values=column_values.of_task, replaced=two_places.of_task
-    )
+    step = replace(folding(settings, attributes), context=batch_context.of_task)
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     if settings.admission.distinct:
         # All readings of a bucket must be in one task, which decides about duplicates. Other rows go anywhere.
         task = F.pmod(F.coalesce("bucket", "offset"), F.lit(tasks)).cast("int")
         admitted = admitted.repartitionById(tasks, task)
-        admission = settings.admission
-        step = replace(step, seen_keys=seen_keys.of_task)
-        step = replace(step, delay_ms=admission.watermark_delay_ms, distinct_for_ms=admission.distinct_for_ms)
     else:
         admitted = admitted.coalesce(tasks)
     return sessions.advance(admitted.mapInArrow(step, FOLDED), settings)
@@ -105,18 +96,13 @@ def folding(
         settings.buckets,
         settings.kafka.topics,
         attributes,
-        UnknownSchemaCheck(),
         gap=gap,
         interval=interval,
         has_filter=settings.has_filter,
         inputs=settings.topic_inputs,
         columns=settings.grouped_columns,
-        known_values=partial(_same, values or Known()),
+        values=values or Known(),
     )
-
-
-def _same(values: Known) -> Known:
-    return values
 
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:
