@@ -14,6 +14,7 @@ from load.bench import rows
 from load.walks import admitted
 from service.aggregation import seen_keys
 from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import Screen
 from service.settings import View
 from service.spark.batch_context import BatchContext
 from state.rules import Rules
@@ -55,7 +56,7 @@ def _timed(readings: pa.RecordBatch, batch: int, folder: Path | None) -> float:
     before = EventTime(_floor_ms(batch), rows.START_MS + _STEP_MS * batch)
     distinct = None if folder is None else (str(folder), batch, 1, _floor_ms(batch))
     context = BatchContext(before, distinct=distinct)
-    fold = Fold(rules, [(view, (_MEASURE,))], 60_000, 1, ("readings",), context=lambda: context)
+    fold = Fold(Screen(("readings",), 1), rules, [(view, (_MEASURE,))], 60_000, context=lambda: context)
     began = time.perf_counter()
     for _ in fold(iter([readings])):
         pass

@@ -82,7 +82,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "any(self._is_ahead(number, each.broker_ms, batch)",
+                "any(self.screen.is_ahead(number, each.broker_ms, batch)",
                 "any(False",
             ),
         ),

@@ -21,6 +21,7 @@ from service.admission.column_values import Known
 from service.admission.schema_sources import SchemaSets
 from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import Screen
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
 from service.reference.attributes import Attributes
@@ -68,7 +69,8 @@ def fold(
     Rejects and views without windows are left out: these are open for ever, and the state has their values.
     """
     step = folding(settings, attributes, values, views=settings.closing_views)
-    return admitted.mapInArrow(replace(step, keep_rejects=False), FOLDED)
+    step = replace(step, screen=replace(step.screen, keep_rejects=False))
+    return admitted.mapInArrow(step, FOLDED)
 
 
 def folding(
@@ -90,15 +92,13 @@ def folding(
         grouped = [column for view in settings.views for column in view.by if column not in own]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
     return Fold(
+        Screen(settings.kafka.topics, settings.buckets, settings.has_filter),
         sessions.rules(settings),
         of_views,
         settings.pane_ms,
-        settings.buckets,
-        settings.kafka.topics,
         attributes,
         gap=gap,
         interval=interval,
-        has_filter=settings.has_filter,
         inputs=settings.topic_inputs,
         columns=settings.grouped_columns,
         values=values or Known(),

@@ -17,9 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from load.walks import admitted
 from service.admission.questions import SCHEMA_IDS, UndecidedError
 from service.admission.readings import COUNTED, PARTITION_BITS, REASONS
-from service.aggregation import partial_aggregation, seen_keys, task_counters
+from service.aggregation import screen, seen_keys, task_counters
 from service.aggregation import windows as window_parts
-from service.aggregation.partial_aggregation import STRETCH, Fold
+from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import STRETCH, Screen
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import KEY_BYTES, NONE
 from service.pipeline.outcome import measured
@@ -40,14 +41,14 @@ BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
 PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 """One view that shows the panes themselves."""
-FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
+FOLD = Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000)
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = admitted.schema(("t", "h"))
 DELAYS = Delays(20_000, 15_000)
 
 
 def bucket_of(device):
-    return len(device) * 7 % FOLD.buckets
+    return len(device) * 7 % FOLD.screen.buckets
 
 
 def admitted(device, ms, t=None, h=None, broker_ms=None):
@@ -248,7 +249,7 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @examples(150)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
-    fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=max_rows)
+    fold = Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=max_rows)
     output = folded(rows, sizes=sizes, fold=fold)
     assert panes(output) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
@@ -344,11 +345,10 @@ VIEWS = (
     View(name="all", window=60_000),
 )
 BY_VIEW = Fold(
+    Screen(("readings", "more"), 4),
     RULES,
     [(view, view.measures or RULES.measures) for view in VIEWS],
     pane_ms=10_000,
-    buckets=4,
-    topics=("readings", "more"),
     attributes=Index(
         pa.table(
             {
@@ -414,7 +414,7 @@ def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     output = folded(
         rows,
         sizes=[10] * 9,
-        fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=30),
+        fold=Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=30),
     )
     sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(output, COUNTS)]
     assert sizes == [30, 30, 30, 10]
@@ -474,7 +474,7 @@ def test_every_bucket_is_told_what_was_read_of_each_partition():
     rows = [admitted("a", 10, broker_ms=12), admitted("a", 3, broker_ms=7), rejected(5, partition=2, broker_ms=BASE_MS)]
     rows[2] |= {"from_partition": 2, "broker_ms": BASE_MS + 40}
     out = of_kind(folded(rows, fold=stream_fold(BASE_MS, 2, 5)), TIMES)
-    assert [row["bucket"] for row in out] == list(range(FOLD.buckets))
+    assert [row["bucket"] for row in out] == list(range(FOLD.screen.buckets))
     (report,) = {row["payload"] for row in out}
     partitions = {
         1: Partition(BASE_MS + 10, BASE_MS + 12),
@@ -531,9 +531,7 @@ def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rej
     ]
     assert sorted(reasons) == ["behind", "behind", "late", "undecodable"]
     assert watermark.combine([row["payload"] for row in of_kind(out, TIMES)[:1]], DELAYS).newest_ms == BASE_MS + 11
-    monkeypatch.setattr(
-        partial_aggregation, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()])
-    )
+    monkeypatch.setattr(screen, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()]))
     listed = list(replace(fold, context=lambda: replace(fold.context(), devices="list"))(table_of(rows).to_batches()))
     out = [row for batch in listed for row in batch.to_pylist()]
     assert totals(out) == {("total", "bb"): 1}, "a late reading makes no key for a device that is not listed"
@@ -584,7 +582,7 @@ def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_d
     assert len(rejects) == 3
     (report,) = {row["payload"] for row in of_kind(out, TIMES)}
     assert report == watermark.report(state.before, {1: Partition(BASE_MS + 10, BASE_MS + 10, is_unread=True)})
-    out = folded([rows[1]], fold=replace(FOLD, context=lambda: state, has_filter=True))
+    out = folded([rows[1]], fold=replace(FOLD, context=lambda: state, screen=replace(FOLD.screen, has_filter=True)))
     assert not of_kind(out, PARTS), "a batch of nothing else"
     assert {row["payload"] for row in of_kind(out, TIMES)} == {watermark.report(state.before, {1: Partition()})}
 
