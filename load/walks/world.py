@@ -1,7 +1,7 @@
 """The service behind decoding, without Spark: admitted columns -> fold -> operator -> publish -> Redis, all real.
 
 What Spark does in between is done here in its stead: rows meet by bucket, the entries of the state of an attempt that failed
-are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline/builder.py in their order.
+are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline/batch.py in their order.
 """
 
 # ruff: noqa: S101 - these are the steps of a test
@@ -248,7 +248,7 @@ class World:
         return outcome
 
     def _begin_views(self) -> Sink:
-        """As service/pipeline/builder.py does. A view has all readings from the time that is the number of its first batch."""
+        """As service/pipeline/batch.py does. A view has all readings from the time that is the number of its first batch."""
         self._change_views()
         sink = self._sink()
         endless, fence = self.settings.endless, lambda: sink.run_in(0, "read_progress")
