@@ -8,6 +8,7 @@ Spark moves and stores packed columns; the code in state/ interprets them. The p
 small because Spark plans every batch again. docs/decisions/0015-one-operator.md has the figures.
 """
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,7 @@ from service.aggregation import sessions
 from service.aggregation.partial_aggregation import Fold
 from service.aggregation.screen import Screen
 from service.pipeline.batch_publisher import Sink
-from service.pipeline.outcome import OUTCOME_SCHEMA, Outcome
+from service.pipeline.outcome import Outcome
 from service.reference.attributes import Attributes
 from service.reference.snapshots import Snapshot
 from service.row_schemas import FOLDED
@@ -117,7 +118,7 @@ def write_on_executors(frame: DataFrame, sink: Sink, *, whole: bool = True) -> O
 
     def write(batches: Any) -> Any:
         for part in [batches] if whole else ([batch] for batch in batches):
-            yield sink.write(part).to_batch()
+            yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(sink.write(part))]})
 
-    outcomes: pa.Table = frame.mapInArrow(write, OUTCOME_SCHEMA).toArrow()
-    return Outcome.total(outcomes)
+    outcomes: pa.Table = frame.mapInArrow(write, "outcome binary").toArrow()
+    return sum(map(pickle.loads, outcomes["outcome"].to_pylist()), Outcome())
