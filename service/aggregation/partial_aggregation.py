@@ -114,9 +114,8 @@ class Fold:
     ) -> Iterator[pa.RecordBatch]:
         readings, batch = pa.Table.from_batches(batches), task.batch
         partitions = _partitions(readings, has_late=bool(self._endless))
-        is_ahead = None
-        if any(self.screen.is_ahead(number, each.broker_ms, batch) for number, each in partitions.items()):
-            is_ahead = self.screen.are_ahead(readings, batch)
+        is_ahead = self.screen.are_ahead(readings, partitions, batch)
+        if is_ahead is not None:
             behind = _partitions(readings.filter(pc.invert(is_ahead)), has_late=bool(self._endless))
             partitions = {number: behind.get(number, Partition()) for number in partitions}
         for number, partition in partitions.items():

@@ -5,8 +5,9 @@ places of readings whose copies count. `service/admission/readings.py` has decid
 """
 
 import io
+import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -40,6 +41,7 @@ from service.row_schemas import REJECT_TYPE, REJECTS
 from service.spark.batch_context import BatchContext
 from state import codec, duplicates
 from state.columns import array, factorise
+from state.watermark import Partition
 
 _REJECT = to_arrow_schema(REJECT_TYPE)
 
@@ -89,18 +91,17 @@ class Screen:
     has_filter: bool = False
     keep_rejects: bool = True
 
-    def is_ahead(self, number: int, broker_ms: int, batch: BatchContext) -> bool:
-        return (
-            batch.latest_ms is not None
-            and broker_ms > batch.latest_ms
-            and number >> PARTITION_BITS not in batch.trusted
-        )
+    def are_ahead(self, readings: pa.Table, newest: Mapping[int, Partition], batch: BatchContext) -> pa.Array | None:
+        """Return which records have a broker's time that is ahead of the service's clock, None if none has.
 
-    def are_ahead(self, readings: pa.Table, batch: BatchContext) -> pa.Array:
-        """Return which records have a broker's time that is ahead of the service's clock; of trusted topics none has."""
-        topic = readings["from_partition"].to_numpy() >> PARTITION_BITS
-        is_ahead = readings["broker_ms"].to_numpy() > batch.latest_ms
-        return pa.array(is_ahead & ~np.isin(topic, list(batch.trusted)))
+        `newest` are the newest times of each partition. Times of trusted topics are not ahead.
+        """
+        latest_ms = math.inf if batch.latest_ms is None else batch.latest_ms
+        if not any(each.broker_ms > latest_ms for each in newest.values()):
+            return None
+        is_trusted = np.isin(readings["from_partition"].to_numpy() >> PARTITION_BITS, list(batch.trusted))
+        is_ahead = pa.array((readings["broker_ms"].to_numpy() > latest_ms) & ~is_trusted)
+        return is_ahead if pc.any(is_ahead).as_py() else None
 
     def without_ahead(
         self, readings: pa.Table, is_ahead: pa.Array, batch: BatchContext
