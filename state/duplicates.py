@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 )
 """Of keys: the device's hash, the other number, the event time in ms, and the place of the reading: the topic's hash, the
 partition and the offset, with the number of a reading in a record that is an array in its upper bits
-(service/aggregation/partial_aggregation.py). A number of the topic would change when topics come and go."""
+(service/aggregation/screen.py). A number of the topic would change when topics come and go."""
 
 PLACE = ("topic", "partition", "offset")
 

@@ -14,9 +14,9 @@ from load.bench import rows
 from load.walks import admitted
 from service.aggregation import seen_keys
 from service.aggregation.partial_aggregation import Fold
-from service.aggregation.seen_keys import Place, SeenKeys
-from service.checkpoint.event_time import BatchState
+from service.aggregation.screen import Screen
 from service.settings import View
+from service.spark.batch_context import BatchContext
 from state.rules import Rules
 from state.watermark import EventTime
 
@@ -28,12 +28,10 @@ _SCHEMA = admitted.schema((_MEASURE,))
 def measure(folder: Path) -> dict[str, float]:
     """Microseconds a reading to fold it, plain and with duplicates removed; bytes in memory and on disk of a remembered one."""
     plain, distinct = [], []
-    seen: SeenKeys | None = None
     for batch in range(BATCHES):
         readings = _readings(batch)
         plain.append(_timed(readings, batch, None))
-        seen = SeenKeys(folder, Place(batch, 1), _floor_ms(batch))
-        distinct.append(_timed(readings, batch, seen))
+        distinct.append(_timed(readings, batch, folder))
     memory = seen_keys._CACHE[str(folder), 0].memory
     keys = READINGS * REMEMBERED
     files = [path for path in folder.glob("distinct/0/*") if path.suffix == ".delta"]
@@ -52,14 +50,13 @@ def _floor_ms(batch: int) -> int:
     return rows.START_MS + _STEP_MS * (batch - REMEMBERED)
 
 
-def _timed(readings: pa.RecordBatch, batch: int, seen: SeenKeys | None) -> float:
+def _timed(readings: pa.RecordBatch, batch: int, folder: Path | None) -> float:
     rules = Rules(gap_ms=60_000, max_duration_ms=3_600_000, retain_ms=0, measures=(_MEASURE,))
     view = View(name="device", by=("device",), window=60_000)
     before = EventTime(_floor_ms(batch), rows.START_MS + _STEP_MS * batch)
-    keys = None if seen is None else lambda _: seen
-    fold = Fold(
-        rules, [(view, (_MEASURE,))], 60_000, 1, ("readings",), batch_state=lambda: BatchState(before), seen_keys=keys
-    )
+    distinct = None if folder is None else (str(folder), batch, 1, _floor_ms(batch))
+    context = BatchContext(before, distinct=distinct)
+    fold = Fold(Screen(("readings",), 1), rules, [(view, (_MEASURE,))], 60_000, context=lambda: context)
     began = time.perf_counter()
     for _ in fold(iter([readings])):
         pass

@@ -15,6 +15,7 @@ from load.bench import rows
 from load.servers.redis import Redis
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import Screen
 from service.row_schemas import CHANGES, PARTS
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
@@ -43,7 +44,7 @@ def _measured(server: Redis, statistics: tuple[str, ...]) -> dict[str, float]:
     first = rows.sink(server.url, 0, rows.START_MS, view=view)
     rows.begin_term(first)
     rules = Rules(gap_ms=60_000, max_duration_ms=3_600_000, retain_ms=0, measures=(_MEASURE,))
-    fold = Fold(rules, [(first.settings.views[0], (_MEASURE,))], first.settings.pane_ms, 1, ("readings",))
+    fold = Fold(Screen(("readings",), 1), rules, [(first.settings.views[0], (_MEASURE,))], first.settings.pane_ms)
     table, folded, published = windows.empty(), [], []
     for batch in range(BATCHES):
         readings = _readings(batch)

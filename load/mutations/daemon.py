@@ -81,8 +81,8 @@ MUTATIONS = (
         ("P6",),
         (
             Edit(
-                "service/aggregation/partial_aggregation.py",
-                "any(self._is_ahead(number, each.broker_ms, state)",
+                "service/aggregation/screen.py",
+                "any(each.broker_ms > latest_ms",
                 "any(False",
             ),
         ),

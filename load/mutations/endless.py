@@ -15,7 +15,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "            yield from self._late(pa.concat_tables(counted_late), devices)\n",
+                "            yield from self._late(pa.concat_tables(late), task)\n",
                 "            pass\n",
             ),
         ),

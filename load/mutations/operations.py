@@ -68,7 +68,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/reference/attributes.py",
-                "        name = None if context is None else context.getLocalProperty(_PROPERTY)\n",
+                "        name = batch_context.of_task().reference\n",
                 "        name = max(Path(SparkFiles.getRootDirectory()).glob('*.arrow'), key=lambda p: p.stat().st_mtime).name\n",
             ),
         ),

@@ -52,13 +52,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline/builder.py",
-                "        if term.outlets is not None:\n"
-                "            term.outlets.publish(micro_batch, outcome.finals)\n"
-                "        final_ms = sink.progress(servers)\n",
-                "        final_ms = sink.progress(servers)\n"
-                "        if term.outlets is not None:\n"
-                "            term.outlets.publish(micro_batch, outcome.finals)\n",
+                "service/pipeline/batch.py",
+                '    (Publication.deliver, "finish"),\n    (Publication.progress, "finish"),\n',
+                '    (Publication.progress, "finish"),\n    (Publication.deliver, "finish"),\n',
             ),
         ),
         (_STREAM + "test_progress_is_written_after_the_outlets_have_the_batch",),

@@ -54,7 +54,7 @@ MUTATIONS = (
         ("P7",),
         (
             Edit(
-                "service/pipeline/builder.py",
+                "service/pipeline/batch.py",
                 "min(without, unavailable(kafka, micro_batch))",
                 "without",
             ),
@@ -82,19 +82,19 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline/builder.py",
-                "                self._publish(frame, batch)\n",
+                "service/pipeline/batch.py",
+                "                self._run(frame, batch)\n",
                 "                ready = frame.localCheckpoint()\n"
-                "                late, self.late = self.late, (lambda: self._publish(ready, batch))\n"
+                "                late, self.late = self.late, (lambda: self._run(ready, batch))\n"
                 "                late()\n",
             ),
             Edit(
-                "service/pipeline/builder.py",
+                "service/pipeline/batch.py",
                 "    failure: BaseException | None = None\n",
                 "    failure: BaseException | None = None\n    late: Callable[[], None] = lambda: None\n",
             ),
         ),
-        (_ORDER + "[2_values]", _REPORTED),
+        (_ORDER + "[publish_values]", _REPORTED),
     ),
     Mutation(
         "rejects-not-flushed",
@@ -108,7 +108,7 @@ MUTATIONS = (
                 "            pass\n",
             ),
         ),
-        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[1_rejects]"),
+        (_PUBLISH + "test_nothing_is_written_to_redis_before_every_reject_is_delivered", _ORDER + "[publish_rejects]"),
     ),
     Mutation(
         "calls-not-repeated",

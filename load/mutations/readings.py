@@ -18,8 +18,8 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/aggregation/partial_aggregation.py",
-                "                yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])\n",
+                "service/aggregation/screen.py",
+                "                yield counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])\n",
                 "",
             ),
         ),
@@ -218,7 +218,9 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/aggregation/partial_aggregation.py", "if ids and self.check_schemas is not None:", "if False:"
+                "service/aggregation/screen.py",
+                "        if ids:\n            unknown_schemas.check",
+                "        if False:\n            unknown_schemas.check",
             ),
         ),
         (
@@ -233,9 +235,9 @@ MUTATIONS = (
         ("P1", "P2"),
         (
             Edit(
-                "service/aggregation/partial_aggregation.py",
-                'late = pc.less(readings["event_ms"], watermark_ms)',
-                'late = pc.less(readings["event_ms"], -1)',
+                "service/aggregation/screen.py",
+                'is_behind = pc.less(readings["event_ms"], watermark_ms)',
+                'is_behind = pc.less(readings["event_ms"], -1)',
             ),
         ),
         (
@@ -261,7 +263,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/aggregation/partial_aggregation.py",
-                "windows.buckets_of(view.name, groups.keys, self.buckets)",
+                "windows.buckets_of(view.name, groups.keys, self.screen.buckets)",
                 "np.arange(len(groups.keys), dtype=np.int32) % self.buckets",
             ),
         ),

@@ -22,10 +22,10 @@ from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
+from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
 from service.aggregation.sessions import finals
 from service.checkpoint import event_time, view_versions
-from service.checkpoint.event_time import BatchState
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Tables
@@ -39,6 +39,8 @@ from service.recompute import engine, fill
 from service.redis.keys import Keys
 from service.reference.attributes import Index
 from service.settings import View, ViewVersion
+from service.spark import batch_context
+from service.spark.batch_context import BatchContext
 from service.spark.files import Local
 from state import codec, reader
 from state.layout import Changes, session_schema
@@ -235,12 +237,18 @@ class Builders:
                 self._output[item] |= {"final": True, "closed_by": closed_by}
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        event_time.set_for_tasks(self._spark.sparkContext, BatchState(self._times.before(batch)))
-        place = seen_keys.Place(batch, 1)
-        folder, buckets = self._folder / "checkpoint", self._settings.buckets
-        seen_keys.begin(self._spark.sparkContext, folder, buckets, place, lambda: None)
+        before, folder = self._times.before(batch), self._folder / "checkpoint"
+        seen_keys.clear(folder, self._settings.buckets, batch)
+        distinct = str(folder), batch, 1, seen_keys.floor_ms(before, self._settings.admission)
         values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
-        for row in values.until_decided(failure.classify, frame.toArrow, lambda: None).to_pylist():
+
+        def attempt() -> pa.Table:
+            context = BatchContext(before, distinct=distinct, column_values=values.text())
+            batch_context.set_for_tasks(self._spark.sparkContext, context)
+            return frame.toArrow()
+
+        deciders = {COLUMN_VALUES: lambda asked: values.decide(asked, lambda: None)}
+        for row in until_decided(attempt, deciders, failure.classify).to_pylist():
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.FINALS:

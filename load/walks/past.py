@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 
 from service.aggregation import sessions
-from service.checkpoint.event_time import BatchState
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Sink
 from service.recompute import engine, fill
 from service.reference.attributes import Index
 from service.row_schemas import PARTS
 from service.settings import Settings, ViewVersion
+from service.spark.batch_context import BatchContext
 
 
 def settings_of(settings: Settings, views: Sequence[ViewVersion]) -> Settings:
@@ -31,7 +31,7 @@ def publish(sink: Sink, views: Sequence[ViewVersion], reference: Index, admitted
     if not views:
         return
     settings, watermark_ms = sink.settings, sink.micro_batch.watermark_ms
-    fold = replace(builder.folding(settings, reference), batch_state=BatchState)
+    fold = replace(builder.folding(settings, reference), context=BatchContext)
     rows = [row for batch in fold(admitted) for row in batch.to_pylist() if row["kind"] == PARTS]
     rows.sort(key=lambda row: (row["bucket"], row["first"], row["payload"]))
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("bucket", "first", "kind", "payload")}

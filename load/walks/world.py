@@ -1,7 +1,7 @@
 """The service behind decoding, without Spark: admitted columns -> fold -> operator -> publish -> Redis, all real.
 
 What Spark does in between is done here in its stead: rows meet by bucket, the entries of the state of an attempt that failed
-are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline/builder.py in their order.
+are thrown away, workers keep their caches, and the driver makes the steps of service/pipeline/batch.py in their order.
 """
 
 # ruff: noqa: S101 - these are the steps of a test
@@ -34,10 +34,8 @@ from service.admission.arrays import NO_INDEX
 from service.admission.expansion import INDEX
 from service.admission.readings import COUNTED, MEETS, number_of
 from service.aggregation import seen_keys, sessions
-from service.aggregation.seen_keys import Place, SeenKeys
 from service.checkpoint import view_versions
 from service.checkpoint.beginnings import Beginnings
-from service.checkpoint.event_time import BatchState
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
 from service.daemon.idle_detection import Seen, Tables
@@ -52,9 +50,9 @@ from service.pipeline.outcome import Outcome
 from service.recompute import fill, republish
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
-from service.rejects import two_places
 from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
+from service.spark.batch_context import BatchContext
 from service.spark.files import Local
 from state import codec, windows
 from state.codec import CodecError
@@ -250,7 +248,7 @@ class World:
         return outcome
 
     def _begin_views(self) -> Sink:
-        """As service/pipeline/builder.py does. A view has all readings from the time that is the number of its first batch."""
+        """As service/pipeline/batch.py does. A view has all readings from the time that is the number of its first batch."""
         self._change_views()
         sink = self._sink()
         endless, fence = self.settings.endless, lambda: sink.run_in(0, "read_progress")
@@ -323,20 +321,17 @@ class World:
 
     def _folded(self, readings: Sequence[Reading], unread: Collection[int], chance: Random) -> Iterator[dict[str, Any]]:
         fold, codes = builder.folding(self.settings, self.reference), frozenset(map(_code, unread))
-        fold = replace(fold, batch_state=lambda: BatchState(self.time, codes), max_rows=chance.choice([2, 1000, 1000]))
         originals = [each for each in readings if each.is_replaced is not None]
-        places = [
+        places = tuple(
             (_code(each.partition), each.offset, NO_INDEX if each.index is None else each.index, bool(each.is_replaced))
             for each in originals
-        ]
-        fold = replace(fold, replaced=lambda: two_places.replaced(places) if places else None)
+        )
+        batch = BatchContext(self.time, codes, replaced=places)
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
-            place = Place(self.batch, self.epoch)
-            fold = replace(fold, seen_keys=lambda floor_ms: SeenKeys(self.folder, place, floor_ms))
-            admission = self.settings.admission
-            fold = replace(fold, delay_ms=admission.watermark_delay_ms, distinct_for_ms=admission.distinct_for_ms)
+            floor_ms = seen_keys.floor_ms(self.time, self.settings.admission)
+            batch = replace(batch, distinct=(str(self.folder), self.batch, self.epoch, floor_ms))
         else:
             seen_keys.forget(str(self.folder))
         if chance.random() < 0.3:
@@ -345,6 +340,7 @@ class World:
             # Duplicates are found where all readings of a bucket are in one task.
             task = tasks[bucket_of(each.device) % len(tasks)] if self.rules.distinct else chance.choice(tasks)
             task.append(each)
+        fold = replace(fold, context=lambda: batch, max_rows=chance.choice([2, 1000, 1000]))
         for task in tasks:
             at = chance.randint(0, len(task))
             for batch in fold([_columns(part, self.settings) for part in (task[:at], task[at:])]):

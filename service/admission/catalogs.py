@@ -23,12 +23,15 @@ from service.admission import protobuf
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
-from service.admission.unknown_schemas import ALL
+from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 from service.checkpoint import resume
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError, SchemaError
 from service.settings import Input, NamedInput, Settings
 from service.spark.files import Files
+
+LOOK_UPS = 3
+"""Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,32 @@ class Catalogs:
                 learned.append(str(error))
         if learned:
             raise NewSchemaError(", ".join(learned))
+
+
+@dataclass(slots=True)
+class LookUps:
+    """Decides about the unknown schema ids of one batch, at most LOOK_UPS times.
+
+    Each time the batch is decoded once more: if a task has more ids than it can report, they are garbage for the most part, and
+    the next run refuses all that are left.
+    """
+
+    catalog: Catalogs
+    batch: int
+    left: int = LOOK_UPS
+
+    def refused(self) -> str:
+        """Return the ids that the next run refuses, as BatchContext.refused. Raises CheckpointError."""
+        refused = self.catalog.refused(self.batch) if self.left else ALL
+        if refused:
+            self.catalog.record_refused(self.batch, refused)
+        return refused
+
+    def decide(self, ids: Sequence[int]) -> bool:
+        """Look ids up; those without a schema are refused. Raises NewSchemaError for the others."""
+        self.catalog.look_up(ids)
+        self.left = self.left - 1 if len(ids) < IDS_AT_ONCE else 0
+        return True
 
 
 def _accept(_schema: Mapping[str, Any]) -> None:

@@ -1,9 +1,8 @@
 """The values of a column of the record: at most `max_values` different ones are keys of views, all others count as `(other)`.
 
 A value is decided once, for good: it is listed while the column's list has room, and `(other)` when the list is full. A task
-cannot see the values of other tasks. So a task that meets a value without a decision raises UndecidedValuesError, before anything
-of the batch is written. The driver decides, writes the lists to the checkpoint, and runs the batch again. A batch without new
-values runs once. docs/decisions/0026-values-of-columns.md has the reasons.
+that meets a value without a decision asks the driver (questions.py), which writes the lists to the checkpoint before the batch
+runs again. docs/decisions/0026-values-of-columns.md has the reasons.
 
     columns/values.json    in the checkpoint: the lists by column, in the order of the decisions
 
@@ -11,21 +10,20 @@ A replay and a recomputation read the same lists, and so decide the same. A valu
 correction counts it as itself if there is room, and notes its decision in the mark of each reading (service/recompute/late.py).
 """
 
-import base64
 import json
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext, SparkFiles, TaskContext
+from pyspark import SparkContext, SparkFiles
 
 from service.admission.decode import OTHER
-from service.errors import CheckpointError, SchemaError
+from service.admission.questions import COLUMN_VALUES, UndecidedError
+from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark.files import RESTORE, Files, Local, unusable
 from service.spark.handed_out import hand_out
@@ -33,7 +31,7 @@ from state.columns import array
 
 NAME = "columns/values.json"
 AT_ONCE = 2_000
-"""Values of a column in one UndecidedValuesError."""
+"""Values of a column in one question."""
 DECIDED = "\x01"
 """Begins a value that is decided already. No key has a control character (decode.OTHER takes the place of such values)."""
 ADDED = 100
@@ -41,37 +39,14 @@ ADDED = 100
 
 _KEPT = 4
 """Decisions that a worker keeps: it runs the tasks of several queries in turns."""
-_PROPERTY = "tidemark.column_values"
-_PREFIX = "values without a decision "
-
-T = TypeVar("T")
 Lists = Mapping[str, Sequence[str]]
-
-
-class UndecidedValuesError(SchemaError):
-    """Raised by a task that meets values without a decision.
-
-    From a failed Python worker the driver gets only the text of the traceback (Spark 4.1.1), and blanks of that text are lost.
-    So the values are packed.
-    """
-
-    @classmethod
-    def of(cls, values: Lists) -> Self:
-        text = json.dumps({column: sorted(texts)[:AT_ONCE] for column, texts in values.items()})
-        return cls(_PREFIX + base64.b64encode(zlib.compress(text.encode())).decode())
-
-    @property
-    def values(self) -> dict[str, list[str]]:
-        packed = base64.b64decode(self.what.removeprefix(_PREFIX))
-        values: dict[str, list[str]] = json.loads(zlib.decompress(packed))
-        return values
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """The decisions, in a task: `lists` of values by column, and the columns whose list is `full`.
 
-    With `asks`, `decided` raises UndecidedValuesError. Otherwise a value that is not listed is itself, but all of them are OTHER
+    With `asks`, `decided` raises UndecidedError. Otherwise a value that is not listed is itself, but all of them are OTHER
     in a call that has more of them than the column's `room`.
     """
 
@@ -106,14 +81,13 @@ class Known:
                     undecided[name] = values.filter(is_new).to_pylist()
             result[name] = pa.DictionaryArray.from_arrays(encoded.indices, values)
         if undecided:
-            raise UndecidedValuesError.of(undecided)
+            asked = {name: sorted(texts)[:AT_ONCE] for name, texts in undecided.items()}
+            raise UndecidedError.of(COLUMN_VALUES, asked)
         return result
 
 
-def of_task() -> Known:
-    """Return, in a task, the decisions that `ColumnValues.until_decided` has set; nothing is known and asked without them."""
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
+def known(text: str) -> Known:
+    """Return, in a task, the decisions of `ColumnValues.text`; "" is nothing, and asks nothing."""
     return Known() if not text else _known(text)
 
 
@@ -149,35 +123,22 @@ class ColumnValues:
     def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
         return cls(context, files, _limits(settings))
 
-    def until_decided(
-        self, classify: Callable[[Exception], Exception], action: Callable[[], T], fence: Callable[[], object]
-    ) -> T:
-        """Return the result of `action`, which runs a batch, and runs it again after each report of values without a decision.
+    def text(self) -> str:
+        """Return the decisions for the tasks, as BatchContext.column_values. Raises CheckpointError."""
+        if not self.limits:
+            return ""
+        lists = self._all()
+        full = [name for name, limit in self.limits.items() if len(lists.get(name, ())) >= limit]
+        return json.dumps([self._file, self._added, full])
 
-        `classify` finds the task's error in Spark's. `fence` is called before lists are written, and raises FencedError when
-        there is another writer: a frozen one that wakes up would replace the lists of its successor. Raises CheckpointError,
-        and what `action` and `fence` raise.
+    def decide(self, values: Lists, fence: Callable[[], object]) -> bool:
+        """List new values while there is room; return whether something has changed for the tasks.
+
+        `fence` is called before lists are written, and raises FencedError when there is another writer: a frozen one that wakes
+        up would replace the lists of its successor. Raises CheckpointError.
         """
-        while self.limits:
-            self.context.setLocalProperty(_PROPERTY, self._text())
-            try:
-                return action()
-            except Exception as error:
-                undecided = classify(error)
-                if not isinstance(undecided, UndecidedValuesError):
-                    raise
-                fence()
-                if not self._decide(undecided.values):
-                    raise
-        return action()
-
-    def sizes(self) -> dict[str, int]:
-        """Return the number of listed values of each column."""
-        return {name: len(self._all().get(name, ())) for name in self.limits}
-
-    def _decide(self, values: Lists) -> bool:
-        """List new values while there is room. Whether something has changed for the tasks."""
-        lists, before = self._all(), self._text()
+        fence()
+        lists, before = self._all(), self.text()
         for name, texts in values.items():
             listed = lists.setdefault(name, [])
             room = max(0, self.limits[name] - len(listed))
@@ -188,12 +149,11 @@ class ColumnValues:
         self._write(lists)
         if sum(map(len, self._added.values())) > ADDED:
             self._distribute(lists)
-        return self._text() != before
+        return self.text() != before
 
-    def _text(self) -> str:
-        lists = self._all()
-        full = [name for name, limit in self.limits.items() if len(lists.get(name, ())) >= limit]
-        return json.dumps([self._file, self._added, full])
+    def sizes(self) -> dict[str, int]:
+        """Return the number of listed values of each column."""
+        return {name: len(self._all().get(name, ())) for name in self.limits}
 
     def _distribute(self, lists: Lists) -> None:
         self._file = hand_out(self.context, "columns", json.dumps(lists).encode())

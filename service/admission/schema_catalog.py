@@ -3,7 +3,7 @@
 The plan has one decoder per schema id, and Spark cannot add a decoder to it. An unknown id shows in the fold, before anything of
 the batch is written:
 
-    fold meets unknown ids -> UndecidedError -> SchemaCatalog.look_up asks the source
+    fold meets unknown ids -> UndecidedError -> LookUps.decide -> SchemaCatalog.look_up asks the source
         found:     NewSchemaError ends the query; the next one decodes the id, and runs the batch again
         not found: the id is refused for `input.schema_retry`; the batch runs again, and rejects the id's records
 
@@ -123,7 +123,7 @@ class SchemaCatalog:
         self._batches += 1
 
     def refused(self, batch: int) -> str:
-        """Return the refused ids for the tasks of a batch, as the local property unknown_schemas.REFUSED."""
+        """Return the refused ids for the tasks of a batch, as BatchContext.refused."""
         now_ms = clock.now_ms()
         self._refused = {schema_id: until_ms for schema_id, until_ms in self._refused.items() if until_ms > now_ms}
         ids = set(self._refused)

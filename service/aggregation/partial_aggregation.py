@@ -10,10 +10,8 @@ docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fol
 The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 """
 
-import io
-from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,37 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 from numpy.typing import NDArray
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
-from service.admission.device_limit import are_known
 from service.admission.expansion import INDEX
 from service.admission.readings import (
-    AHEAD,
     COUNTED,
-    DUPLICATE_OF,
     MEETS,
     PARTITION_BITS,
-    REASONS,
-    SECOND,
     SIZE,
-    TOO_MANY,
-    parsed,
-    partition_of,
 )
-from service.aggregation import task_counters, windows
-from service.aggregation.replaced import Replaced
-from service.aggregation.seen_keys import SeenKeys
+from service.aggregation import folded_rows, task_counters, windows
+from service.aggregation.folded_rows import by_bucket
+from service.aggregation.screen import Screen, Task
 from service.aggregation.task_counters import Tally
 from service.aggregation.windows import Panes, Units
-from service.checkpoint.event_time import BatchState
 from service.reference.attributes import DEVICE, Attributes
 from service.reference.history import Then
 from service.reference.limits import durations_ms
-from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
+from service.row_schemas import PARTS, RUNS, TIMES
 from service.settings import EVENTS, View
-from state import codec, distinct, duplicates, watermark
+from service.spark.batch_context import BatchContext
+from state import codec, distinct, watermark
 from state import windows as window_state
 from state.columns import array, factorise
 from state.rules import Rules
@@ -59,21 +48,7 @@ from state.runs import fold_sorted
 from state.statistics import COLUMNS, DEVICES, PaneReadings, columns_of
 from state.watermark import Partition
 
-_FOLDED = to_arrow_schema(FOLDED)
-_REJECT = to_arrow_schema(REJECT_TYPE)
-
-GONE = "a removed topic"
-"""Takes the place of the name of a topic that the settings do not have any more."""
-
 _PLACE = ("from_partition", "offset")
-STRETCH = 20_000
-"""Rejects of so many successive offsets of a partition go to one bucket. Its task reads the records between them, too, and then
-seeks the next stretch, which takes as long as some 2,500 records (service/rejects/fetch.py)."""
-
-OFFSET_BITS = 46
-"""Room for an offset beside the number of an element in a key for duplicates: a partition with 74 records a millisecond has room
-for 30 years, and an array has at most 100,000 elements."""
-
 Ints = NDArray[np.int64]
 
 
@@ -83,55 +58,34 @@ class Fold:
 
     `views` are the settings' views, each with its measures. `attributes` is the reference, if there is one. `gap` and `interval`
     are its columns with the devices' own session gaps and expected intervals, if it has them.
-    `check_schemas` gets the number of records of each unknown schema id, and may raise, before they become rejects.
-    `batch_state` returns the state of a batch in a task of a stream. Then readings below the watermark are rejected as late,
-    those whose broker's time is after `latest_ms` as ahead, and every bucket gets a report of what was read.
-    With `has_filter` rows without device and reject are counted as filtered.
-    `inputs` is the number of the input of each of the `topics`; it may be empty with one input.
-    `columns` are the record's columns that views group by, and `known_values` returns which of their values are keys.
-    A view without windows counts late readings, too, which are rejected all the same: those behind the watermark, and those of
-    `readings.admit` that come with a device.
-    With `seen_keys`, a task decides about duplicates: it returns, by the floor below which keys are forgotten, the keys that were
-    seen, or None in a batch run. `distinct_for_ms` is how far behind the newest event time the floor is at most, or behind the
-    watermark and `delay_ms` while the watermark is held: readings of a backlog still come in then. All readings of a bucket must
-    be in one task, which holds them in memory.
-    `replaced` returns, in a task of a stream, the places in the batch of readings whose copies count, None for none.
-    Without `keep_rejects` rejects are dropped. Not by a filter in Spark: the planner pushes it below the projection, and repeats
-    the expressions of admission there (Spark 4.1.1: 842 times `from_avro`, 14 s of planning).
+    `context` returns the context of the batch in a task of a stream. Then readings below the watermark are rejected as late,
+    those whose broker's time is after `latest_ms` as ahead, the driver is asked about unknown schema ids and new values of
+    columns, and every bucket gets a report of what was read. With `distinct` in it, a task decides about duplicates: all readings
+    of a bucket must be in one task, which holds them in memory.
+    `inputs` is the number of the input of each of the screen's topics; it may be empty with one input.
+    `columns` are the record's columns that views group by, and `values` are the decisions in a batch run on which of their values
+    are keys.
+    A view without windows counts late readings, too, which are rejected all the same.
     `max_rows` limits memory: a task folds at most that many readings, plus one Arrow batch, at a time.
     """
 
+    screen: Screen
     rules: Rules
     views: Sequence[tuple[View, Sequence[str]]]
     pane_ms: int
-    buckets: int
-    topics: Sequence[str]
     attributes: Attributes | None = None
-    check_schemas: Callable[[Mapping[int, int]], None] | None = None
-    batch_state: Callable[[], BatchState] | None = None
+    context: Callable[[], BatchContext] | None = None
     max_rows: int = 1_000_000
     gap: str | None = None
     interval: str | None = None
-    keep_rejects: bool = True
-    has_filter: bool = False
     columns: Sequence[str] = ()
-    known_values: Callable[[], Known] = Known
-    seen_keys: Callable[[int], SeenKeys | None] | None = None
-    delay_ms: int = 0
-    distinct_for_ms: int = 0
+    values: Known = field(default_factory=Known)
     inputs: Sequence[int] = ()
-    replaced: Callable[[], Replaced | None] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold batches of readings.admit's rows to batches of row_schemas.FOLDED."""
-        state = self.batch_state() if self.batch_state is not None else BatchState()
-        before = state.before
-        read = {number: Partition(is_unread=True) for number in state.unread}
-        replaced = self.replaced() if self.replaced is not None else None
-        seen = None
-        if self.seen_keys is not None:
-            newest_ms = min(before.newest_ms, before.watermark_ms + self.delay_ms)
-            seen = self.seen_keys(max(before.watermark_ms, newest_ms - self.distinct_for_ms))
+        task = Task(values=self.values) if self.context is None else Task.of(self.context())
+        read = {number: Partition(is_unread=True) for number in task.batch.unread}
         waiting: list[pa.RecordBatch] = []
         rows = 0
         for batch in batches:
@@ -139,233 +93,70 @@ class Fold:
                 continue
             waiting.append(batch)
             rows += batch.num_rows
-            if rows >= self.max_rows and seen is None:
-                yield from self._read(waiting, state, read, None, replaced)
+            if rows >= self.max_rows and task.seen is None:
+                yield from self._read(waiting, task, read)
                 waiting, rows = [], 0
         if waiting:
-            yield from self._read(waiting, state, read, seen, replaced)
-        if seen is not None:
-            seen.write()
-        if self.batch_state is not None and read:
-            report = watermark.report(before, read)
-            yield _rows(TIMES, np.arange(self.buckets, dtype=np.int32), [report] * self.buckets)
+            yield from self._read(waiting, task, read)
+        if task.seen is not None:
+            task.seen.write()
+        if self.context is not None and read:
+            report = watermark.report(task.batch.before, read)
+            yield folded_rows.rows(
+                TIMES, np.arange(self.screen.buckets, dtype=np.int32), [report] * self.screen.buckets
+            )
 
     def _read(
         self,
         batches: list[pa.RecordBatch],
-        state: BatchState,
+        task: Task,
         read: dict[int, Partition],
-        seen: SeenKeys | None,
-        replaced: Replaced | None,
     ) -> Iterator[pa.RecordBatch]:
-        readings = pa.Table.from_batches(batches)
+        readings, batch = pa.Table.from_batches(batches), task.batch
         partitions = _partitions(readings, has_late=bool(self._endless))
-        is_ahead = None
-        if any(self._is_ahead(number, each.broker_ms, state) for number, each in partitions.items()):
-            is_ahead = self._are_ahead(readings, state)
+        is_ahead = self.screen.are_ahead(readings, partitions, batch)
+        if is_ahead is not None:
             behind = _partitions(readings.filter(pc.invert(is_ahead)), has_late=bool(self._endless))
             partitions = {number: behind.get(number, Partition()) for number in partitions}
         for number, partition in partitions.items():
             read[number] = read.get(number, Partition()) | partition
         if SIZE in readings.column_names:  # readings that are no records, as those of load/walks, have no size
-            yield _counts([task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})])
+            yield folded_rows.counts(
+                [task_counters.of_counts(task_counters.BYTES, {0: pc.sum(readings[SIZE]).as_py()})]
+            )
         if INDEX in readings.column_names and (further := pc.sum(pc.greater(readings[INDEX], 0)).as_py()):
-            yield _counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
+            yield folded_rows.counts([task_counters.of_counts(task_counters.FURTHER, {0: further})])
         if is_ahead is not None:
-            readings = yield from self._without_ahead(readings, is_ahead, state)
-        yield from self.fold(readings, state.before.watermark_ms, state.devices, seen, replaced)
+            readings = yield from self.screen.without_ahead(readings, is_ahead, batch)
+        yield from self.fold(readings, task)
 
-    def _is_ahead(self, number: int, broker_ms: int, state: BatchState) -> bool:
-        return (
-            state.latest_ms is not None
-            and broker_ms > state.latest_ms
-            and number >> PARTITION_BITS not in state.trusted
-        )
-
-    def _are_ahead(self, readings: pa.Table, state: BatchState) -> pa.Array:
-        """Return which records have a broker's time that is ahead of the service's clock; of trusted topics none has."""
-        topic = readings["from_partition"].to_numpy() >> PARTITION_BITS
-        is_ahead = readings["broker_ms"].to_numpy() > state.latest_ms
-        return pa.array(is_ahead & ~np.isin(topic, list(state.trusted)))
-
-    def _without_ahead(
-        self, readings: pa.Table, is_ahead: pa.Array, state: BatchState
-    ) -> Generator[pa.RecordBatch, None, pa.Table]:
-        """Reject the readings that are admitted, or late, by a broker's time that is ahead; return the other rows.
-
-        Such a time is a producer's. It must not move the watermark, and says nothing about unread records.
-        """
-        found = np.flatnonzero(is_ahead.to_numpy(zero_copy_only=False))
-        ahead = readings.take(pa.array(found))
-        rejects = [None if text is None else parsed(text) for text in ahead["reject"].to_pylist()]
-        devices = [
-            name if reject is None else reject["device"] if reject["reason"] == "late" else None
-            for name, reject in zip(ahead["device"].to_pylist(), rejects, strict=True)
-        ]
-        are_ours = pa.array([name is not None for name in devices], pa.bool_())
-        ahead, names = ahead.filter(are_ours), array(pa.array(devices, pa.string()).drop_null())
-        if not ahead.num_rows:
-            return readings
-        times = ahead["broker_ms"].to_pylist()
-        details = [f"broker time {ms} ms {AHEAD}, {state.now_ms} ms" for ms in times]
-        if state.devices:
-            names = pc.if_else(pa.array(are_known(names, state.devices)), names, pa.scalar(None, pa.string()))
-        yield from self._refused(ahead, "ahead", detail=details, device=names)
-        is_left = np.ones(readings.num_rows, np.bool_)
-        is_left[found[are_ours.to_numpy(zero_copy_only=False)]] = False
-        return readings.filter(pa.array(is_left))
-
-    def fold(
-        self,
-        readings: pa.Table,
-        watermark_ms: int = 0,
-        devices: str = "",
-        seen: SeenKeys | None = None,
-        replaced: Replaced | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """Fold readings in any order; those below the watermark are late, and those of devices outside the list are rejected."""
+    def fold(self, readings: pa.Table, task: Task | None = None) -> Iterator[pa.RecordBatch]:
+        """Fold readings in any order, without those that the screen rejects."""
+        task = task or Task(values=self.values)
         if isinstance(self.attributes, Then):
             for rows, attributes in self.attributes.split(*(readings[name].to_numpy() for name in _PLACE)):
                 step = replace(self, attributes=attributes)
-                yield from step.fold(readings.take(pa.array(rows)), watermark_ms, devices, seen, replaced)
+                yield from step.fold(readings.take(pa.array(rows)), task)
             return
-        if self.has_filter:
-            is_filtered = pc.and_(pc.is_null(readings["device"]), pc.is_null(readings["reject"]))
-            filtered = pc.sum(is_filtered).as_py()
-            if filtered:
-                yield _counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
-                readings = readings.filter(pc.invert(is_filtered))
-        counted_late: list[pa.Table] = []
-        if replaced is not None:
-            readings = yield from self._without_replaced(readings, replaced, devices, counted_late)
-        rejected = pc.is_valid(readings["reject"])
-        if pc.any(rejected).as_py():
-            rejects = readings.filter(rejected)
-            if self.keep_rejects:
-                yield from self._rejects(rejects, devices)
-            if self._endless:
-                counted_late.append(rejects.filter(pc.is_valid(rejects["device"])))
-            readings = readings.filter(pc.invert(rejected))
-        late = pc.less(readings["event_ms"], watermark_ms)
-        if pc.any(late).as_py():
-            # Their windows and sessions may be closed, and published as final.
-            rejects = readings.filter(late)
-            times = {"event_ms": rejects["event_ms"], "watermark_ms": [watermark_ms] * rejects.num_rows}
-            yield from self._refused(rejects, "behind", **times)
-            if self._endless:
-                counted_late.append(rejects)
-            readings = readings.filter(pc.invert(late))
-        if counted_late:
-            yield from self._late(pa.concat_tables(counted_late), devices)
+        late: list[pa.Table] | None = [] if self._endless else None
+        readings = yield from self.screen.admitted(readings, task, late)
+        if late:
+            yield from self._late(pa.concat_tables(late), task)
         if readings.num_rows:
-            yield from self._on_time(readings, devices, seen)
-
-    def _without_replaced(
-        self, readings: pa.Table, replaced: Replaced, devices: str, counted_late: list[pa.Table]
-    ) -> Generator[pa.RecordBatch, None, pa.Table]:
-        """Reject the readings whose copies count, and return the others.
-
-        Those that views without windows count are appended to `counted_late`.
-        """
-        is_replaced, is_counted = replaced.find(readings)
-        if not is_replaced.any():
-            return readings
-        originals = readings.filter(pa.array(is_replaced))
-        is_rejected = pc.is_valid(originals["reject"])
-        rejects = originals.filter(is_rejected)
-        if rejects.num_rows and self.keep_rejects:
-            yield from self._rejects(rejects, devices)
-        if rejects.num_rows < originals.num_rows:
-            yield from self._refused(originals.filter(pc.invert(is_rejected)), "replayed")
-        if self._endless:
-            counted = readings.filter(pa.array(is_counted))
-            counted_late.append(counted.filter(pc.is_valid(counted["device"])))
-        return readings.filter(pa.array(~is_replaced))
-
-    def _on_time(self, readings: pa.Table, devices: str, seen: SeenKeys | None) -> Iterator[pa.RecordBatch]:
-        """Reject readings of devices outside the list and duplicates, and fold the others."""
-        if devices:
-            codes, names = factorise(readings["device"])
-            is_listed = pa.array(are_known(names, devices)[codes])
-            rejects = readings.filter(pc.invert(is_listed))
-            if rejects.num_rows:
-                yield from self._refused(rejects, "too_many_devices", detail=[TOO_MANY] * rejects.num_rows)
-            readings = readings.filter(is_listed)
-        if seen is not None and readings.num_rows:
-            is_duplicate, details = self._duplicates(readings, seen)
-            if len(details):
-                yield from self._refused(readings.filter(pa.array(is_duplicate)), "duplicate", detail=details)
-                readings = readings.filter(pa.array(~is_duplicate))
-        if readings.num_rows:
-            yield from self._admitted(readings)
-
-    def _duplicates(self, readings: pa.Table, seen: SeenKeys) -> tuple[NDArray[np.bool_], list[str]]:
-        """Return which readings are duplicates, and the details of these. Of several in a batch the first one is that of the
-        lowest partition and offset, in the order of the topics."""
-        keys, rows = _keys(readings, self.topics)
-        names = dict(zip(duplicates.hashes(pa.array(self.topics)).tolist(), self.topics, strict=True))
-        buckets = readings["bucket"].to_numpy()[rows]
-        is_duplicate, firsts = np.zeros(readings.num_rows, np.bool_), dict[int, str]()
-        for bucket in np.unique(buckets).tolist():
-            of_bucket = np.flatnonzero(buckets == bucket)
-            found, places = seen.firsts(bucket, keys.take(pa.array(of_bucket)))
-            chosen = rows[of_bucket[found]]
-            is_duplicate[chosen] = True
-            for row, topic, *place in zip(chosen.tolist(), *(each.tolist() for each in places), strict=True):
-                firsts[row] = f"{DUPLICATE_OF} {names.get(topic, GONE)}[{place[0]}]@{_offset_and_index(place[1])}"
-        return is_duplicate, [firsts[row] for row in np.flatnonzero(is_duplicate).tolist()]
+            yield from self._admitted(readings, task)
 
     @property
     def _endless(self) -> Sequence[tuple[View, Sequence[str]]]:
         return [(view, measures) for view, measures in self.views if view.is_endless]
 
-    def _late(self, readings: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
-        """Count late readings in the views without windows. Those of devices outside the list would make new keys."""
-        if devices and readings.num_rows:
-            codes, names = factorise(readings["device"])
-            readings = readings.filter(pa.array(are_known(names, devices)[codes]))
+    def _late(self, readings: pa.Table, task: Task) -> Iterator[pa.RecordBatch]:
+        """Count readings in the views without windows only."""
         readings = _uncounted(readings)
         if readings.num_rows:
-            yield from self._values(_sorted(readings, self.rules.measures, self.attributes), self._endless, [])
+            of = _sorted(readings, self.rules.measures, self.attributes)
+            yield from self._values(of, self._endless, [], task.values)
 
-    def _refused(self, readings: pa.Table, reason: str, **more: Any) -> Iterator[pa.RecordBatch]:
-        """Reject readings; `more` are columns of row_schemas.REJECT_TYPE."""
-        size = readings.num_rows
-        places = [partition_of(number, self.topics) for number in readings["from_partition"].to_pylist()]
-        columns = {
-            "reason": [reason] * size,
-            **more,
-            "topic": [topic for topic, _ in places],
-            "partition": [partition for _, partition in places],
-            "offset": readings["offset"],
-            "broker_ms": readings["broker_ms"],
-            **({"index": readings[INDEX]} if INDEX in readings.column_names else {}),
-        }
-        rejects = pa.table({each.name: columns.get(each.name, pa.nulls(size)) for each in _REJECT}).cast(_REJECT)
-        yield _by_bucket(REJECTS, readings["bucket"].to_numpy(), rejects, lambda part: codec.pack(b"J", part))
-        yield _counts([task_counters.of_counts(task_counters.REJECTED, {REASONS.index(reason): size})])
-
-    def _rejects(self, rejected: pa.Table, devices: str) -> Iterator[pa.RecordBatch]:
-        batches = rejected.to_batches()
-        parsed = [_parsed(batch["reject"]) for batch in batches]
-        if devices:
-            parsed = [_of_known(rejects, devices) for rejects in parsed]
-        ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
-        if ids and self.check_schemas is not None:
-            self.check_schemas(ids)
-        # Rejects are spread over the buckets, so that no task has to write all of a poisoned batch; in stretches, because the
-        # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
-        for batch, rejects in zip(batches, parsed, strict=True):
-            spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
-            of_device = pc.if_else(pc.equal(rejects["reason"], "early"), batch["bucket"], pa.scalar(None, pa.int32()))
-            bucket = pc.coalesce(of_device, pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)
-            yield _by_bucket(REJECTS, bucket, rejects, lambda part: codec.pack(b"J", part))
-        reasons = Counter(reason for rejects in parsed for reason in rejects["reason"].to_pylist())
-        yield _counts(
-            [task_counters.of_counts(task_counters.REJECTED, {REASONS.index(name): n for name, n in reasons.items()})]
-        )
-
-    def _admitted(self, readings: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _admitted(self, readings: pa.Table, task: Task) -> Iterator[pa.RecordBatch]:
         tallies = [
             task_counters.of_latency(readings["broker_ms"].to_numpy()),
             task_counters.of_partitions(readings["from_partition"].to_numpy(), readings["event_ms"].to_numpy()),
@@ -373,15 +164,16 @@ class Fold:
         of = _sorted(readings, self.rules.measures, self.attributes)
         uncounted = _uncounted(readings)
         if uncounted.num_rows == readings.num_rows:
-            yield from self._values(of, self.views, tallies)
+            yield from self._values(of, self.views, tallies, task.values)
         else:
-            yield from self._values(of, [each for each in self.views if not each[0].is_endless], tallies)
-            yield from self._late(uncounted, "")
+            closing = [each for each in self.views if not each[0].is_endless]
+            yield from self._values(of, closing, tallies, task.values)
+            yield from self._late(uncounted, task)
         yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
         tallies.append(task_counters.of_measures(readings, self.rules.measures, self._inputs(readings)))
         tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(of.codes, of.attributes)}))
-        yield _counts(tallies)
+        yield folded_rows.counts(tallies)
 
     def _inputs(self, readings: pa.Table) -> Ints | None:
         """Return the number of the input of each reading, None with one input."""
@@ -391,13 +183,13 @@ class Fold:
         return numbers
 
     def _values(
-        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally]
+        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], tallies: list[Tally], values: Known
     ) -> Iterator[pa.RecordBatch]:
         """Return the partial aggregates of the windows of some views; adds to `tallies`."""
         unit, units = of.codes, Units()
         filters = [MEETS + view.name for view, _ in views if view.where is not None]
         if self.columns or filters:
-            decided = self.known_values().decided({name: of.readings[name] for name in self.columns})
+            decided = values.decided({name: of.readings[name] for name in self.columns})
             tallies.append(_others(decided))
             decided |= {name: array(of.readings[name]).dictionary_encode() for name in filters}
             order = pa.array(of.order)
@@ -430,7 +222,7 @@ class Fold:
             groups = windows.groups(view, devices, attributes, units)
             meets = None if view.where is None else pc.equal(units.columns[MEETS + view.name], "true").to_numpy(False)
             # In a view by device the keys are the devices, whose buckets are already computed.
-            own = None if view.by == (DEVICE,) else windows.buckets_of(view.name, groups.keys, self.buckets)
+            own = None if view.by == (DEVICE,) else windows.buckets_of(view.name, groups.keys, self.screen.buckets)
             of_group = bucket_of if own is None else own
             for measure in measures:
                 of_view = panes[measure] if meets is None else panes[measure].only(meets)
@@ -444,7 +236,7 @@ class Fold:
                     firsts.append(columns["first"])
         if tables:
             parts = window_state.concat(tables)
-            yield _by_bucket(
+            yield by_bucket(
                 PARTS,
                 np.concatenate(buckets),
                 parts,
@@ -500,7 +292,7 @@ class Fold:
         run_bucket = bucket[first]
         for name, of_device in limits.items():
             runs = runs.append_column(name, pa.array(of_device[codes[first]]))
-        return _by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
+        return by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
 
     def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
         """Return the devices' own session gaps and expected intervals in ms, -1 where a device has none."""
@@ -518,39 +310,6 @@ class Fold:
             return 0
         is_known = attributes["known"].to_numpy()
         return int(np.count_nonzero(~is_known[codes]))
-
-
-def _keys(readings: pa.Table, topics: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return the keys of readings (state.duplicates.SCHEMA) by partition and offset, and the row of each. Some have no key.
-
-    The offset of an element of an array has the element's number in its upper bits (`_offset_and_index`).
-    """
-    codes, devices = factorise(readings["device"])
-    second = readings[SECOND if SECOND in readings.column_names else "event_ms"]
-    has_key = np.flatnonzero(second.is_valid().to_numpy())
-    partition, offset = readings["from_partition"].to_numpy(), readings["offset"].to_numpy()
-    by = [offset[has_key], partition[has_key]]
-    if INDEX in readings.column_names:
-        index = readings[INDEX].fill_null(-1).to_numpy().astype(np.int64)
-        by.insert(0, index[has_key])
-        offset = offset + ((index + 1) << OFFSET_BITS)
-    rows: NDArray[np.int64] = has_key[np.lexsort(by)]
-    topic, number = partition[rows] >> PARTITION_BITS, partition[rows] & ((1 << PARTITION_BITS) - 1)
-    columns = {
-        "device": duplicates.hashes(devices)[codes][rows],
-        "second": second.fill_null(0).to_numpy()[rows],
-        "event_ms": readings["event_ms"].to_numpy()[rows],
-        "topic": duplicates.hashes(pa.array(topics))[topic],
-        "partition": number,
-        "offset": offset[rows],
-    }
-    return pa.table(columns, schema=duplicates.SCHEMA), rows
-
-
-def _offset_and_index(packed: int) -> str:
-    """Return the offset and, of an element of an array, its number, as Coordinates has them."""
-    index, offset = packed >> OFFSET_BITS, packed & ((1 << OFFSET_BITS) - 1)
-    return f"{offset}#{index - 1}" if index else str(offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,46 +376,11 @@ def _partitions(readings: pa.Table, *, has_late: bool) -> dict[int, Partition]:
     return {each: Partition(*times) for each, *times in zip(numbers.tolist(), *of_partitions.tolist(), strict=True)}
 
 
-def _parsed(rejects: pa.Array) -> pa.Table:
-    """Parse readings.admit's column `reject` to a table of row_schemas.REJECT_TYPE."""
-    lines = "\n".join(rejects.to_pylist()).encode()
-    return pyarrow.json.read_json(
-        io.BytesIO(lines),
-        pyarrow.json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-        pyarrow.json.ParseOptions(explicit_schema=_REJECT, unexpected_field_behavior="error"),
-    )
-
-
-def _of_known(rejects: pa.Table, devices: str) -> pa.Table:
-    """Remove the device of rejects that is not in the list: an early reading must not make a key for it."""
-    at = rejects.schema.get_field_index("device")
-    codes, names = factorise(rejects["device"].fill_null(""))
-    is_listed = pa.array(are_known(names, devices)[codes])
-    return rejects.set_column(
-        at, rejects.schema.field(at), pc.if_else(is_listed, rejects["device"], pa.scalar(None, pa.string()))
-    )
-
-
 def _by_device_and_time(codes: NDArray[Any], event_ms: Ints) -> NDArray[np.intp]:
     # One integer key sorts several times faster than two columns. It does not overflow: admission keeps times below 2^42 ms.
     low = int(event_ms.min())
     span = int(event_ms.max()) - low + 1
     return np.argsort(codes.astype(np.int64) * span + (event_ms - low))
-
-
-def _by_bucket(
-    kind: int, bucket: NDArray[np.int32], table: pa.Table, pack: Callable[[pa.Table], bytes], first: Ints | None = None
-) -> pa.RecordBatch:
-    """Return one row of FOLDED for each bucket, with its rows of `table`, which is not empty."""
-    order = np.argsort(bucket, kind="stable")
-    ordered = bucket[order]
-    heads = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    lengths = np.diff(heads, append=len(ordered))
-    if len(heads) > 1:
-        table = table.take(pa.array(order))
-    parts = [table.slice(head, length) for head, length in zip(heads.tolist(), lengths.tolist(), strict=True)]
-    earliest = None if first is None else np.minimum.reduceat(first[order], heads)
-    return _rows(kind, ordered[heads], [pack(part) for part in parts], earliest)
 
 
 def _others(columns: Mapping[str, pa.DictionaryArray]) -> Tally:
@@ -667,16 +391,3 @@ def _others(columns: Mapping[str, pa.DictionaryArray]) -> Tally:
         codes = column.indices.drop_null().to_numpy(zero_copy_only=False)
         counts[number] = int(np.count_nonzero(is_other[codes]))
     return task_counters.of_counts(task_counters.OTHER, {number: n for number, n in counts.items() if n})
-
-
-def _counts(tallies: Sequence[Tally]) -> pa.RecordBatch:
-    return _rows(COUNTS, np.zeros(1, np.int32), [task_counters.total(tallies).pack()])
-
-
-def _rows(kind: int, bucket: NDArray[np.int32], payloads: list[bytes], first: Ints | None = None) -> pa.RecordBatch:
-    columns = [np.full(len(bucket), kind, np.int8), bucket, first, payloads]
-    arrays = [
-        pa.nulls(len(bucket), field.type) if column is None else pa.array(column, field.type)
-        for column, field in zip(columns, _FOLDED, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_FOLDED)

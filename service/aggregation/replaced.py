@@ -1,7 +1,8 @@
 """The places in a batch of readings that were sent again. Their copies count: service/rejects/two_places.py."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,11 @@ class Replaced:
     the reading at this place."""
 
     places: Mapping[tuple[int, int, int], bool]
+
+    @classmethod
+    def of(cls, places: Iterable[tuple[int, int, int, bool]]) -> Self:
+        """Return the places of BatchContext.replaced: partition, offset, element, whether it is counted."""
+        return cls({(code, offset, index): is_counted for code, offset, index, is_counted in places})
 
     def find(self, readings: pa.Table) -> tuple[Bools, Bools]:
         """Return which rows of `readings.admit` are at one of the places, and which of them views without windows count there."""

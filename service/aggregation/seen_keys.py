@@ -13,24 +13,23 @@ delta is not the one in the folder is read again.
 """
 
 import hashlib
-import json
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark import SparkContext, TaskContext
 
 from service.errors import CheckpointError, SettingsError
-from service.settings import Settings
+from service.settings import Admission, Settings
 from service.spark.files import RESTORE, Local, local, unusable
 from state import codec, duplicates
 from state.codec import CodecError
 from state.columns import Bools, Ints
 from state.duplicates import Memory
+from state.watermark import EventTime
 
 FOLDER = "distinct"
 MAX_DELTAS = 32
@@ -38,7 +37,6 @@ MAX_DELTAS = 32
 CACHE_BYTES = 512 << 20
 """Bytes of the memories that a worker keeps."""
 
-_PROPERTY = "tidemark.distinct"
 _TOKEN_BYTES = 16
 
 
@@ -109,14 +107,14 @@ def folder(settings: Settings) -> Path:
     return path
 
 
-def begin(context: SparkContext, checkpoint: Path, buckets: int, place: Place, fence: Callable[[], object]) -> None:
-    """Prepare a batch of tasks of this thread's next jobs.
+def floor_ms(before: EventTime, admission: Admission) -> int:
+    """Return the time below which a batch that begins at `before` forgets keys.
 
-    `fence` raises FencedError when there is another writer, whose files these are.
+    It is at most `distinct_for` behind the newest event time, or behind the watermark and its delay while the watermark is held:
+    readings of a backlog still come in then.
     """
-    fence()
-    clear(checkpoint, buckets, place.batch)
-    context.setLocalProperty(_PROPERTY, json.dumps([str(checkpoint), *place]))
+    newest_ms = min(before.newest_ms, before.watermark_ms + admission.watermark_delay_ms)
+    return max(before.watermark_ms, newest_ms - admission.distinct_for_ms)
 
 
 def clear(checkpoint: Path, buckets: int, batch: int) -> None:
@@ -157,16 +155,6 @@ def write_all(files: Local, bucket: int, place: Place, keys: pa.Table) -> None:
     delta = bytes(_TOKEN_BYTES) + codec.pack(b"K", duplicates.SCHEMA.empty_table())
     files.replace(f"{bucket}/{name}.delta", delta)
     files.replace(f"{bucket}/{name}.base", _token(delta) + codec.pack(b"K", keys))
-
-
-def of_task(floor_ms: int) -> SeenKeys | None:
-    """Return, in a task of a stream, the keys of its batch; None in a batch run over the past."""
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
-    if not text:
-        return None
-    checkpoint, batch, epoch = json.loads(text)
-    return SeenKeys(Path(checkpoint), Place(batch, epoch), floor_ms)
 
 
 def _load(checkpoint: Path, bucket: int, batch: int) -> _Kept:

@@ -1,4 +1,4 @@
-"""Event time between the driver and the tasks of a batch, and in the checkpoint.
+"""Event time in the checkpoint.
 
     event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ..., "limit": ...};
                            `devices` is that of service/admission/device_limit.py, `limit` the most records of batch N + 1
@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark import SparkContext, TaskContext
 from pyspark.sql import SparkSession
 
 from service import clock
@@ -40,44 +39,7 @@ AHEAD = "ahead"
 NO_LIST = -1
 """The number of the device list where all devices are admitted."""
 
-_PROPERTY = "tidemark.event_time"
-_NONE: frozenset[int] = frozenset()
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchState:
-    """What the tasks of a batch need to know of the stream.
-
-    `before` is the event time before the batch, `unread` the numbers of partitions with unread records
-    (`readings.partition_of`), `devices` the name of the list of admitted devices, "" for all. `now_ms` is the service's time for
-    the batch, which a replay has too. A record whose broker's time is after `latest_ms` is ahead (None: no limit), unless its
-    topic is one of `trusted`, the numbers of topics whose brokers set the times.
-    """
-
-    before: EventTime = field(default_factory=EventTime)
-    unread: frozenset[int] = _NONE
-    devices: str = ""
-    now_ms: int = 0
-    latest_ms: int | None = None
-    trusted: frozenset[int] = _NONE
-
-
-def set_for_tasks(context: SparkContext, state: BatchState) -> None:
-    """Set the state of the batch for the tasks of this thread's next jobs."""
-    times = state.before.watermark_ms, state.before.newest_ms, state.now_ms, state.latest_ms
-    context.setLocalProperty(_PROPERTY, json.dumps([times, sorted(state.unread), state.devices, sorted(state.trusted)]))
-
-
-def of_task() -> BatchState:
-    """Return, in a task, the value of `set_for_tasks`; without it, as in a batch run, an event time of 0 and no limits."""
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
-    if not text:
-        return BatchState()
-    (watermark_ms, newest_ms, now_ms, latest_ms), unread, devices, trusted = json.loads(text)
-    before = EventTime(watermark_ms, newest_ms)
-    return BatchState(before, frozenset(unread), devices, now_ms, latest_ms, frozenset(trusted))
 
 
 def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:

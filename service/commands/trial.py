@@ -7,7 +7,7 @@ the values are those of this sample alone. A reading that is late only because o
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +185,7 @@ def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attrib
 
 def _changes(admitted: pa.Table, settings: Settings, attributes: Attributes | None, watermark_ms: int) -> Changes:
     rules = sessions.rules(settings)
-    fold = replace(builder.folding(settings, attributes), check_schemas=None)
+    fold = builder.folding(settings, attributes)
     parts, runs = [], []
     names = [name for name in admitted.column_names if not name.startswith(readings.KEPT)]
     for batch in fold(admitted.select(names).to_batches()):

@@ -29,7 +29,8 @@ from service.daemon.session_parts import SessionParts
 from service.errors import FencedError, TidemarkError
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
-from service.pipeline import builder, failure
+from service.pipeline import failure
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.batch_report import Poll, committed
 from service.pipeline.term import Term
 from service.redis.link import WritesLostError
@@ -78,7 +79,7 @@ class QueryRun:
         """
         self._idle_closer = idle_closer
         session.silence(self._term.spark, silent=False)
-        query, publication = builder.start(
+        query, publication = start_query(
             self._term, before_batch=self._before_batch, on_batch=self._on_batch, care=care
         )
         newest = committed(self._term.spark, self._term.settings.service.checkpoint)
@@ -114,13 +115,13 @@ class QueryRun:
         self._in_batch.set()
         self._metrics.batch_begins()
 
-    def _on_batch(self, report: builder.BatchReport) -> None:
+    def _on_batch(self, report: BatchReport) -> None:
         """Called in the query's thread when a batch is in Redis, before Spark commits it."""
         micro_batch = report.micro_batch
         self._ends[micro_batch.batch] = micro_batch.end
         if self._idle_closer is not None:
             moved = micro_batch.watermark_ms != self._watermark_ms
-            self._idle_closer.published(micro_batch.batch, report.admitted, moved=moved)
+            self._idle_closer.published(micro_batch.batch, report.outcome.admitted, moved=moved)
             self._watermark_ms = micro_batch.watermark_ms
         self._lease.reached = self._term.published
         self._metrics.batch_ends(report)

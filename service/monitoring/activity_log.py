@@ -15,7 +15,7 @@ from service.units import format_duration, format_time
 
 if TYPE_CHECKING:
     from service.checkpoint.logs import Position
-    from service.pipeline.builder import BatchReport
+    from service.pipeline.batch import BatchReport
     from service.settings import Settings, View
 
 _FORMATS = {"avro": "Avro", "json": "JSON", "json-schema": "JSON Schema", "protobuf": "Protobuf"}
@@ -92,7 +92,7 @@ class ActivityLog:
     def batch(self, report: "BatchReport") -> None:
         """Count a published batch. Log the first one, and reasons for rejects that had none for an hour."""
         micro_batch = report.micro_batch
-        rejected = {reason: count for reason, count in report.rejected.items() if count}
+        rejected = {reason: count for reason, count in report.outcome.by_reason.items() if count}
         now_s = clock.monotonic_s()
         with self._lock:
             is_first, self._has_batch = not self._has_batch, True
@@ -112,7 +112,7 @@ class ActivityLog:
                 "%d sessions and %d devices written in %.1f s",
                 micro_batch.batch,
                 micro_batch.rows,
-                report.admitted,
+                outcome.admitted,
                 sum(rejected.values()),
                 outcome.windows,
                 outcome.sessions,

@@ -7,7 +7,7 @@ from service import clock
 from service.monitoring.series import Series
 
 if TYPE_CHECKING:
-    from service.pipeline.builder import BatchReport
+    from service.pipeline.batch import BatchReport
 
 KEPT_S = 60.0
 """The spread shown is the largest of so many seconds, because many batches end between two scrapes."""

@@ -36,8 +36,8 @@ from service.rejects.delivery import UNREADABLE
 if TYPE_CHECKING:
     from service.kafka.offsets import Headrooms
     from service.micro_batch import Offsets
+    from service.pipeline.batch import BatchReport
     from service.pipeline.batch_report import Progress
-    from service.pipeline.builder import BatchReport
     from service.pipeline.outcome import Outcome
     from service.settings import Settings
 
@@ -302,7 +302,7 @@ class Metrics(TermMetrics):
             self._batch_since = None
             self._reasons.pop("batch", None)
         micro_batch, outcome = report.micro_batch, report.outcome
-        if report.admitted:
+        if outcome.admitted:
             self.silent.set(0)
         self.records.inc(micro_batch.rows)
         self.record_bytes.inc(outcome.read_bytes)
@@ -311,10 +311,10 @@ class Metrics(TermMetrics):
         self.epoch.set(micro_batch.epoch)
         self.batch.set(micro_batch.batch)
         self.last_batch.set(clock.now_ms() / 1000)
-        self.admitted.inc(report.admitted)
-        self.unknown.inc(report.unknown)
+        self.admitted.inc(outcome.admitted)
+        self.unknown.inc(outcome.unknown)
         self.lost.inc(report.lost)
-        for reason, records in report.rejected.items():
+        for reason, records in outcome.by_reason.items():
             self.rejects.labels(reason).inc(records)
         for phase, seconds in report.phases.items():
             self.seconds.labels(phase).observe(seconds)
@@ -346,7 +346,7 @@ class Metrics(TermMetrics):
         for number, records in outcome.others:
             self.others.labels(self._columns[number]).inc(records)
         self.devices.inc(outcome.new_devices)
-        self.behind.inc(outcome.behind)
+        self.behind.inc(outcome.by_reason["behind"])
         self.filtered.inc(outcome.filtered)
         self.retries.inc(outcome.retries)
         self.bytes.inc(outcome.bytes)

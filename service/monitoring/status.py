@@ -25,8 +25,8 @@ from service.monitoring.pages import NoServiceError
 if TYPE_CHECKING:
     from service.errors import TidemarkError
     from service.micro_batch import Offsets
+    from service.pipeline.batch import BatchReport
     from service.pipeline.batch_report import Progress
-    from service.pipeline.builder import BatchReport
     from service.settings import Metrics
 
 State = Literal["waiting", "starting", "running", "restarting", "stopping", "stopped", "failed"]

@@ -1,4 +1,4 @@
-"""Step 3 of publication: store the finals of a batch, then write them to every outlet that is not behind.
+"""The step `deliver` of a batch: store the finals of a batch, then write them to every outlet that is not behind.
 
     1  store      the finals are in the outbox, in the checkpoint
     2  deliver    every outlet writes them with its own position, in a thread of its own
@@ -93,7 +93,7 @@ class Outlets:
             delivery.close()
 
     def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
-        """Step 3 for a batch. Raises OutletError, FencedError, and the errors of Outbox."""
+        """Store and deliver the finals of a batch. Raises OutletError, FencedError, and the errors of Outbox."""
         self._store_beside()
         if self._committed is not None and self._committed.batch < micro_batch.batch:
             self._take_corrected(self._committed)

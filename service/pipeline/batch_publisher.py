@@ -1,13 +1,4 @@
-"""Publish a micro-batch. The order of these steps is the guarantee:
-
-    1  copy rejected records from Kafka to the rejects topics, until all are acknowledged     Sink.write, per partition
-    2  write windows, sessions, devices and the views' keys to Redis, under the epoch         Sink.write, per partition
-    3  store the finals, and write them to every outlet that is not behind                    Outlets.publish, once
-    4  write the progress key: all values include the batch up to these offsets, and the
-       windows that the watermark has passed are final                                        Sink.progress, once
-
-Spark commits the batch after step 4. A failure in steps 1 to 4 fails the batch. The replay writes the same keys with the same
-values, so every step may be repeated, also in part. publish.lua checks each write, atomically:
+"""Write rejects and values of a micro-batch; service/pipeline/batch.py has the steps. publish.lua checks each write, atomically:
 
     a call       the writer's epoch must be the one in `<prefix>:epoch`, else FencedError or EpochLostError;
                  progress must not be behind what this writer has seen there, else WritesLostError
@@ -118,7 +109,7 @@ class Sink:
         return [number for number in every if self.only is None or number in self.only]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Steps 1 and 2 for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
+        """Copy rejects and write values, for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
 
         Windows, sessions and counts are held in memory, rejects are not. Pass all rows of a device to one call, in the order
         in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
@@ -191,7 +182,9 @@ class Sink:
         return self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning")))
 
     def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> int:
-        """Step 4. Returns the event time (ms) up to which Redis calls windows final: beyond the watermark if Redis is ahead.
+        """Write the progress key; return the event time (ms) up to which Redis calls windows final.
+
+        It is beyond the watermark if Redis is ahead.
 
         Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
         another run of Redis may lack values that were acknowledged, so the batch must be written again.
@@ -217,8 +210,6 @@ class Sink:
             raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
         return int(final)
 
-    # Step 1
-
     def _copy_rejects(self, payload: bytes, output: "_Output") -> None:
         if not output.rejects:
             # Kafka has no epoch. A writer that was frozen calls Redis, which fences it, before its first reject. Rejects sent
@@ -231,8 +222,6 @@ class Sink:
             output.early.take(reject, self.micro_batch.planned_ms)
         output.rejects += len(rejects)
         output.topics.update(reject["topic"] for reject in rejects)
-
-    # Step 2
 
     def _write_values(self, output: "_Output") -> Outcome:
         parts = self._by_shard(output.changes())

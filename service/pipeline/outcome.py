@@ -1,9 +1,9 @@
-"""Outcome: what publishing a micro-batch, or a part of one, did. Executors return it to the driver as one Arrow row."""
+"""Outcome: what publishing a micro-batch, or a part of one, did."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from service.admission.readings import PARTITION_BITS, REASONS
 from service.aggregation import task_counters
@@ -72,9 +72,9 @@ class Outcome:
     finals: tuple["Payload", ...] = ()
 
     @property
-    def behind(self) -> int:
-        """The number of readings that were rejected for being behind the watermark."""
-        return self.rejected[REASONS.index("behind")]
+    def by_reason(self) -> dict[str, int]:
+        """The number of rejected records by reason, also of reasons with none."""
+        return dict(zip(REASONS, self.rejected, strict=True))
 
     @property
     def records(self) -> int:
@@ -82,63 +82,22 @@ class Outcome:
         return self.admitted + sum(self.rejected) + self.filtered - self.further
 
     def __add__(self, other: "Outcome") -> "Outcome":
-        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         times: dict[int, tuple[int, int]] = {}
         for code, oldest, newest in (*self.times, *other.times):
             span = times.get(code, (oldest, newest))
             times[code] = min(span[0], oldest), max(span[1], newest)
+        sums: dict[str, Any] = {
+            each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)
+        }
         return Outcome(
-            latency=tuple(map(sum, zip(self.latency, other.latency, strict=True))),
-            event_times=tuple(sorted({*self.event_times, *other.event_times})),
-            rejected=tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
-            times=tuple((code, *times[code]) for code in sorted(times)),
-            sizes=self.sizes + other.sizes,
-            windows_open=self.windows_open + other.windows_open,
-            topics=self.topics + other.topics,
-            others=self.others + other.others,
-            measured=self.measured + other.measured,
-            finals=self.finals + other.finals,
-            **counts,
-        )
-
-    def to_batch(self) -> pa.RecordBatch:
-        """One row of OUTCOME_SCHEMA."""
-        return pa.RecordBatch.from_pylist([asdict(self)], schema=_ARROW)
-
-    @staticmethod
-    def total(rows: pa.Table) -> "Outcome":
-        """The sum of rows of OUTCOME_SCHEMA."""
-        outcome = Outcome()
-        for row in rows.select([*_COUNTS, *_LISTS, *_TABLES, "finals"]).to_pylist():
-            lists = {name: tuple(row[name]) for name in (*_LISTS, "finals")} | {
-                n: tuple(map(tuple, row[n])) for n in _TABLES
+            **sums
+            | {
+                "latency": tuple(map(sum, zip(self.latency, other.latency, strict=True))),
+                "rejected": tuple(map(sum, zip(self.rejected, other.rejected, strict=True))),
+                "event_times": tuple(sorted({*self.event_times, *other.event_times})),
+                "times": tuple((code, *times[code]) for code in sorted(times)),
             }
-            outcome += Outcome(**{**row, **lists})
-        return outcome
-
-
-_LISTS, _TABLES = (
-    ("rejected", "latency"),
-    ("event_times", "times", "sizes", "windows_open", "topics", "others", "measured"),
-)
-_COUNTS = tuple(f.name for f in fields(Outcome) if f.name not in {*_LISTS, *_TABLES, "finals"})
-_ARROW = pa.schema(
-    [
-        *((name, pa.int64()) for name in _COUNTS),
-        *((name, pa.list_(pa.int64())) for name in _LISTS),
-        *((name, pa.list_(pa.list_(pa.int64()))) for name in _TABLES),
-        ("finals", pa.list_(pa.binary())),
-    ]
-)
-OUTCOME_SCHEMA = ", ".join(
-    [
-        *(f"{name} bigint" for name in _COUNTS),
-        *(f"{name} array<bigint>" for name in _LISTS),
-        *(f"{name} array<array<bigint>>" for name in _TABLES),
-        "finals array<binary>",
-    ]
-)
-"""Outcome as a Spark schema, for mapInArrow."""
+        )
 
 
 def latency_counts(tally: Tally, now_ms: int) -> tuple[int, tuple[int, ...]]:

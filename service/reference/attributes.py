@@ -18,9 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark import SparkContext, SparkFiles, TaskContext
+from pyspark import SparkFiles
 
 from service.errors import ReferenceDataError
+from service.spark import batch_context
 
 DEVICE = "device"
 SERVING = "serving"
@@ -28,7 +29,6 @@ HASH, ROW = "device hash", "device row"
 """Columns of the index in a snapshot's file: the devices' hashes, ascending, and the row of each. No query may have them."""
 
 _OPEN = 4
-_PROPERTY = "tidemark.reference"
 
 
 class Attributes(Protocol):
@@ -129,13 +129,12 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class HandedOut:
-    """A look-up of `columns` in the snapshot that `set_for_tasks` has named for the tasks of a batch."""
+    """A look-up of `columns` in the snapshot that the context of the task's batch names."""
 
     columns: tuple[str, ...]
 
     def of(self, devices: pa.Array) -> pa.Table:
-        context = TaskContext.get()
-        name = None if context is None else context.getLocalProperty(_PROPERTY)
+        name = batch_context.of_task().reference
         if not name:
             msg = "A task has no reference: the driver has named no snapshot for its job"
             raise ReferenceDataError(msg, remedy="Restart the service; if it happens again, report it")
@@ -143,11 +142,6 @@ class HandedOut:
 
     def only(self, columns: Sequence[str]) -> "HandedOut":
         return replace(self, columns=tuple(columns))
-
-
-def set_for_tasks(context: SparkContext, file: str) -> None:
-    """Name the snapshot's file, "" for none, for the tasks of this thread's next jobs."""
-    context.setLocalProperty(_PROPERTY, file)
 
 
 @functools.lru_cache(maxsize=_OPEN)

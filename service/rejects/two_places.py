@@ -10,14 +10,10 @@ not**: the operator has replaced the record, perhaps with other bytes. The marks
 docs/decisions/0047-the-copy-counts.md has the reasons.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pyspark import SparkContext, TaskContext
-
 from service.admission import readings
-from service.aggregation.replaced import Replaced
 from service.micro_batch import MicroBatch
 from service.rejects import marks
 from service.rejects.marks import Mark
@@ -27,8 +23,6 @@ from service.settings import Kafka
 STATES = ("replaying", "replayed")
 """States of rejects that were sent again. A run that was killed may have sent those that are `replaying`, or not: the next run
 finds out. Until then they count nowhere, or as their copy."""
-
-_PROPERTY = "tidemark.replaced"
 
 
 def is_counted(reject: Reject) -> bool:
@@ -49,15 +43,11 @@ class Originals:
     kafka: Kafka
     _places: dict[Coordinates, bool] | None = field(default=None)
 
-    def set_for_tasks(self, context: SparkContext, micro_batch: MicroBatch) -> None:
-        """Set, for the tasks of this thread's next jobs, the originals in a batch.
-
-        Raises SourceError.
-        """
+    def of_batch(self, micro_batch: MicroBatch) -> tuple[tuple[int, int, int, bool], ...]:
+        """Return the originals in a batch, as BatchContext.replaced. Raises SourceError."""
         if self._places is None:
             self._places = originals(marks.read(self.kafka))
-        found = list(self._within(micro_batch))
-        context.setLocalProperty(_PROPERTY, json.dumps(found) if found else "")
+        return tuple(self._within(micro_batch))
 
     def _within(self, micro_batch: MicroBatch) -> Iterator[tuple[int, int, int, bool]]:
         for place, counted in (self._places or {}).items():
@@ -67,15 +57,3 @@ class Originals:
             if begin <= place.offset < end:
                 code = readings.number_of(place.topic, place.partition, self.kafka.topics)
                 yield code, place.offset, place.index, counted
-
-
-def of_task() -> Replaced | None:
-    """Return, in a task, the originals in its batch; None without one."""
-    context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(_PROPERTY)
-    return replaced(json.loads(text)) if text else None
-
-
-def replaced(places: Sequence[tuple[int, int, int, bool]]) -> Replaced:
-    """Return the places for a fold: number of the partition, offset, number of the element, whether it is counted."""
-    return Replaced({(code, offset, index): counted for code, offset, index, counted in places})

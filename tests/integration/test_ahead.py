@@ -14,8 +14,7 @@ from service.commands.remove_values import remove_values
 from service.errors import DataLossError
 from service.kafka import topics
 from service.kafka.topics import IdCheck
-from service.pipeline import builder
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.rejects import reject_log
 from tests.integration.world import World
@@ -49,7 +48,7 @@ def run(world: World, *records: Record, max_per_batch: int = 1) -> list[BatchRep
     term = Term(
         world.spark, world.settings, epoch=world.epoch, id_check=IdCheck(world.settings.kafka, known_ids(world))
     )
-    query, publication = builder.start(term, on_batch=reports.append)
+    query, publication = start_query(term, on_batch=reports.append)
     try:
         query.processAllAvailable()
     except Exception:
@@ -96,7 +95,7 @@ def test_a_replay_has_the_time_of_the_first_attempt(world: World) -> None:
             raise ArithmeticError
 
     for _ in range(2):
-        query, _ = builder.start(Term(world.spark, world.settings, epoch=1), on_batch=fail)
+        query, _ = start_query(Term(world.spark, world.settings, epoch=1), on_batch=fail)
         try:
             query.processAllAvailable()
         except Exception:

@@ -8,9 +8,8 @@ from pyspark.sql import SparkSession
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
-from service.pipeline import builder
 from service.pipeline.back_pressure import LEAST, BatchLimit
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from tests.integration.world import World
 from tests.stream.records import reading
@@ -34,7 +33,7 @@ def run(world: World, spark: SparkSession, limit: BatchLimit, *, until: int | No
 
     world.redis.set(world.key("epoch"), 1)
     term = Term(spark, world.settings, epoch=1, limit=limit)
-    query, publication = builder.start(term, before_batch=before_batch, on_batch=reports.append)
+    query, publication = start_query(term, before_batch=before_batch, on_batch=reports.append)
     try:
         query.processAllAvailable()
     except Exception:
@@ -85,7 +84,7 @@ def test_a_replay_under_a_larger_limit_holds_the_watermark_for_what_its_batch_le
     assert [report.micro_batch.batch for report in reports] == [2, 3]
     assert reports[0].micro_batch.rows <= 20, "a replay reads what was planned"
     assert (reports[0].unread, reports[1].unread) == (2, 0)
-    assert sum(report.outcome.behind for report in [*killed, *reports]) == 0, "unread records are not late"
+    assert sum(report.outcome.by_reason["behind"] for report in [*killed, *reports]) == 0, "unread records are not late"
     windows = [value for name, value in world.values().items() if name.startswith("window:device")]
     assert sum(int(value["count"]) for value in windows) == len(quick) + len(slow)
     world.redis.close()

@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
-from service.pipeline import builder
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
@@ -28,7 +27,7 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
         world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
     assert world.producer.flush(30) == 0
     reports: list[BatchReport] = []
-    query, _ = builder.start(Term(spark, world.settings, epoch=1), on_batch=reports.append)
+    query, _ = start_query(Term(spark, world.settings, epoch=1), on_batch=reports.append)
     try:
         query.processAllAvailable()
     finally:
@@ -77,7 +76,11 @@ def test_a_partition_with_unread_records_holds_the_watermark(
     assert max(report.held_ms for report in reports) > 100_000, "the partitions were read at different times"
     assert max(report.unread for report in reports) == 2
     assert (reports[-1].held_ms, reports[-1].unread) == (0, 0)
-    assert sum(report.outcome.behind for report in reports) == sum(report.outcome.rejects for report in reports) == 0
+    assert (
+        sum(report.outcome.by_reason["behind"] for report in reports)
+        == sum(report.outcome.rejects for report in reports)
+        == 0
+    )
     windows = [value for name, value in world.values().items() if name.startswith("window:device")]
     assert sum(int(value["count"]) for value in windows) == len(quick) + len(slow)
     world.redis.close()
@@ -93,7 +96,11 @@ def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(
     sparse = [(0, reading("a", at)) for at in range(0, hours, 10)]
     dense = [(1, reading(f"b{at % 20}", hours - minutes + at / 20)) for at in range(minutes * 20)]
     reports = run(world, spark, [*sparse, *dense], max_per_batch=2_000)
-    assert sum(report.outcome.behind for report in reports) == sum(report.outcome.rejects for report in reports) == 0
+    assert (
+        sum(report.outcome.by_reason["behind"] for report in reports)
+        == sum(report.outcome.rejects for report in reports)
+        == 0
+    )
     counts = Counter[str]()
     for name, value in world.values().items():
         if name.startswith("window:device:"):

@@ -17,9 +17,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
-from service.errors import FencedError, SinkError, SourceError
-from service.pipeline import builder
-from service.pipeline.builder import BatchReport, Publication
+from service.errors import CheckpointError, FencedError, SinkError, SourceError, TidemarkError
+from service.pipeline.batch import STEPS, BatchReport, Publication, start_query
+from service.pipeline.failure import classify
 from service.pipeline.term import Term
 from service.redis.link import WritesLostError
 from service.rejects import delivery
@@ -62,7 +62,7 @@ class World:
 
     def start(self) -> tuple[StreamingQuery, Publication]:
         term = Term(self.spark, self.settings, epoch=1)
-        return builder.start(term, on_batch=lambda report: self.reports.append((report, self.done())))
+        return start_query(term, on_batch=lambda report: self.reports.append((report, self.done())))
 
     def publish(self) -> Publication:
         """Run the query until it has nothing left to do or has failed."""
@@ -139,20 +139,54 @@ def progress_in_the_way(world: World) -> Callable[[], object]:
     return lambda: world.redis.delete(world.key("progress"))
 
 
-@pytest.mark.parametrize(
-    ("obstacle", "failure", "done"),
-    [
-        (without_rejects_topic, SourceError, []),
-        (window_in_the_way, SinkError, ["rejects"]),
-        (progress_in_the_way, FencedError, ["rejects", "values"]),
-    ],
-    ids=["1_rejects", "2_values", "3_progress"],
-)
+def folder_in_the_way(world: World, name: str) -> Callable[[], object]:
+    """A folder where the checkpoint must have a file."""
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    folder = world.folder / "checkpoint" / name
+    folder.mkdir(parents=True)
+    return folder.rmdir
+
+
+def unread_in_the_way(world: World) -> Callable[[], object]:
+    return folder_in_the_way(world, "event_time/0.unread")
+
+
+def state_in_the_way(world: World) -> Callable[[], object]:
+    """A file where the first bucket's state must have a folder."""
+    world.broker.create_topic(f"{world.topic}.rejects", 1)
+    file = world.folder / "checkpoint" / "state" / "0" / "0"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    return file.unlink
+
+
+def event_time_in_the_way(world: World) -> Callable[[], object]:
+    return folder_in_the_way(world, "event_time/0")
+
+
+OBSTACLES = {
+    "begin": (unread_in_the_way, CheckpointError, []),
+    "compute": (state_in_the_way, TidemarkError, []),
+    "publish_rejects": (without_rejects_topic, SourceError, []),
+    "publish_values": (window_in_the_way, SinkError, ["rejects"]),
+    "progress": (progress_in_the_way, FencedError, ["rejects", "values"]),
+    "note": (event_time_in_the_way, CheckpointError, ["rejects", "values", "progress"]),
+}
+
+
+def test_every_step_has_an_obstacle() -> None:
+    steps = {step.__name__ for step, _ in STEPS}
+    assert {name.partition("_")[0] for name in OBSTACLES} == steps - {"deliver"}, (
+        "tests/integration/test_outlets.py has deliver"
+    )
+
+
+@pytest.mark.parametrize(("obstacle", "failure", "done"), OBSTACLES.values(), ids=OBSTACLES)
 def test_a_step_that_fails_leaves_those_before_it_done_and_those_after_it_and_the_commit_undone(
     world: World, obstacle: Callable[[World], Callable[[], object]], failure: type[Exception], done: list[str]
 ) -> None:
     remove = obstacle(world)
-    assert isinstance(world.publish().failure, failure)
+    assert isinstance(classify(world.publish().failure), failure)
     assert world.done() == {**NOTHING, **dict.fromkeys(done, True)}
     assert world.reports == []
     remove()

@@ -17,8 +17,7 @@ from service.cli import main
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, topics
 from service.kafka.offsets import edges, headrooms
-from service.pipeline import builder
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.settings import Settings, parse
 
@@ -188,7 +187,7 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
 
     def run() -> None:
         resume.prepare(spark, settings)
-        query, publication = builder.start(Term(spark, settings, epoch=1), on_batch=reports.append)
+        query, publication = start_query(Term(spark, settings, epoch=1), on_batch=reports.append)
         try:
             query.processAllAvailable()
         finally:
@@ -197,13 +196,13 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
 
     run()
     assert sum(report.lost for report in reports) == 0
-    assert sum(sum(report.rejected.values()) for report in reports) == 2 * RECORDS
+    assert sum(sum(report.outcome.rejected) for report in reports) == 2 * RECORDS
     reports.clear()
     world.produce(RECORDS)
     world.delete(RECORDS + 3, RECORDS + 4)
     run()
     assert sum(report.lost for report in reports) == 7
-    assert sum(sum(report.rejected.values()) for report in reports) == 2 * RECORDS - 7
+    assert sum(sum(report.outcome.rejected) for report in reports) == 2 * RECORDS - 7
     assert len(reports) > 1
 
 

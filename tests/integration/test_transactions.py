@@ -17,8 +17,7 @@ from service.kafka.offsets import edges
 from service.kafka.source import with_options
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
-from service.pipeline import builder
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.recompute import sources
 from service.settings import Settings
@@ -60,7 +59,7 @@ class World:
     def publish(self) -> BatchReport:
         """Run the query until nothing is left to read; the batch that had records."""
         reports: list[BatchReport] = []
-        query, publication = builder.start(Term(self.spark, self.settings, epoch=1), on_batch=reports.append)
+        query, publication = start_query(Term(self.spark, self.settings, epoch=1), on_batch=reports.append)
         try:
             query.processAllAvailable()
         finally:
@@ -113,7 +112,7 @@ def test_aborted_records_count_nowhere_and_are_not_lost(world: World) -> None:
     world.send(2, 3, 4, end="abort")
     world.send(5)
     report = world.publish()
-    assert (report.micro_batch.rows, report.admitted, sum(report.rejected.values()), report.lost) == (9, 3, 0, 0)
+    assert (report.micro_batch.rows, report.outcome.admitted, sum(report.outcome.rejected), report.lost) == (9, 3, 0, 0)
     assert world.window()["count"] == "3"
     assert [message.offset() for message in scan.messages(world.settings.kafka, [world.topic])] == [0, 1, 7]
     chosen = sources.Source({world.topic: {0: 0}}, report.micro_batch.end, 0)
@@ -125,7 +124,7 @@ def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world
     world.send(0)
     world.send(1, 2, 3, end="")
     report = world.publish()
-    assert (report.micro_batch.rows, report.admitted) == (2, 1)
+    assert (report.micro_batch.rows, report.outcome.admitted) == (2, 1)
     assert world.readable() == 1
     assert world.lag(report.micro_batch.end) == (3, None)
     reader, asker = clients.consumer(world.settings.kafka), clients.consumer(world.settings.kafka, uncommitted=True)

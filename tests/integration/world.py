@@ -19,7 +19,7 @@ from service import settings
 from service.checkpoint import resume
 from service.outlets import kinds
 from service.outlets.publication import Outlets
-from service.pipeline import builder
+from service.pipeline.batch import start_query
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term, TermMetrics
 from service.publication.covered import Covered
@@ -153,7 +153,7 @@ class World(TermMetrics):
         known = {"published": after, "covered": covered, "settled_ms": settled_ms}
         term = Term(self.spark, self.settings, self.epoch, current_snapshot=self.current_snapshot, **known)
         term.outlets = self.open_outlets()
-        query, publication = builder.start(term, on_batch=lambda _: on_batch())
+        query, publication = start_query(term, on_batch=lambda _: on_batch())
         try:
             query.processAllAvailable()
         except Exception:

@@ -24,13 +24,15 @@ from pyspark.sql.streaming import StreamingQuery
 from load.transcripts.builders import KAFKA
 from service import row_schemas
 from service.admission.column_values import ColumnValues
+from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
 from service.checkpoint import event_time
-from service.checkpoint.event_time import BatchState
 from service.pipeline import builder, failure
 from service.reference import snapshots
 from service.reference.attributes import SERVING, Index, Serving
 from service.settings import Settings
+from service.spark import batch_context
+from service.spark.batch_context import BatchContext
 from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
@@ -90,13 +92,21 @@ class World:
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
         times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
-        event_time.set_for_tasks(self.spark.sparkContext, BatchState(times.before(batch)))
+        before, distinct = times.before(batch), None
         if self.settings.admission.distinct:
-            folder, buckets = seen_keys.folder(self.settings), self.settings.buckets
-            seen_keys.begin(self.spark.sparkContext, folder, buckets, seen_keys.Place(batch, 1), lambda: None)
+            folder = seen_keys.folder(self.settings)
+            seen_keys.clear(folder, self.settings.buckets, batch)
+            distinct = str(folder), batch, 1, seen_keys.floor_ms(before, self.settings.admission)
         values = ColumnValues.of(self.spark.sparkContext, self.settings, times.files)
+
+        def attempt() -> pa.Table:
+            context = BatchContext(before, distinct=distinct, column_values=values.text())
+            batch_context.set_for_tasks(self.spark.sparkContext, context)
+            return frame.toArrow()
+
+        deciders = {COLUMN_VALUES: lambda asked: values.decide(asked, lambda: None)}
         try:
-            table = values.until_decided(failure.classify, frame.toArrow, lambda: None)
+            table = until_decided(attempt, deciders, failure.classify)
         except Exception as error:
             self.failure = error
             raise

@@ -10,7 +10,7 @@ from load.judge import oracle
 from load.judge.rules import read_rules
 from load.testbed import to_toml
 from service.admission import column_values
-from service.admission.column_values import ColumnValues, UndecidedValuesError
+from service.admission.column_values import ColumnValues
 from service.aggregation import task_counters
 from service.errors import FencedError
 from service.pipeline import builder
@@ -128,9 +128,6 @@ def test_a_batch_that_fails_after_the_decision_decides_the_same_when_it_is_repea
 def test_a_writer_that_is_fenced_decides_nothing(spark, tmp_path):
     values = ColumnValues(spark.sparkContext, Local(tmp_path), {"line": 2})
 
-    def undecided():
-        raise UndecidedValuesError.of({"line": ["late"]})
-
     def fence():
         # The successor has decided while this writer was frozen.
         Local(tmp_path).replace(column_values.NAME, b'{"line": ["first"]}')
@@ -138,7 +135,7 @@ def test_a_writer_that_is_fenced_decides_nothing(spark, tmp_path):
         raise FencedError(what)
 
     with pytest.raises(FencedError):
-        values.until_decided(lambda error: error, undecided, fence)
+        values.decide({"line": ["late"]}, fence)
     assert json.loads((tmp_path / column_values.NAME).read_text()) == {"line": ["first"]}
 
 

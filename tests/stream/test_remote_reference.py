@@ -9,9 +9,11 @@ from pyspark.sql import SparkSession
 
 from service.errors import ReferenceDataError, SetupError
 from service.reference import snapshots
-from service.reference.attributes import Attributes, HandedOut, Serving, Stored, set_for_tasks
+from service.reference.attributes import Attributes, HandedOut, Serving, Stored
 from service.reference.current_snapshot import CurrentSnapshot, in_use
 from service.reference.folder import RemoteFolder, SharedFolder, snapshot_folder
+from service.spark import batch_context
+from service.spark.batch_context import BatchContext
 from service.spark.files import Files
 
 pytestmark = pytest.mark.spark
@@ -35,12 +37,12 @@ def in_tasks(spark: SparkSession, attributes: Attributes, file: str) -> set[tupl
             rows = attributes.of(batch["device"])
             yield pa.RecordBatch.from_arrays([batch["device"], rows["site"].combine_chunks()], ["device", "site"])
 
-    set_for_tasks(spark.sparkContext, file)
+    batch_context.set_for_tasks(spark.sparkContext, BatchContext(reference=file))
     try:
         frame = spark.createDataFrame(pa.table({"device": ["a", "b"]})).repartition(2)
         return {tuple(row) for row in frame.mapInArrow(look_up, "device string, site string").collect()}
     finally:
-        set_for_tasks(spark.sparkContext, "")
+        batch_context.set_for_tasks(spark.sparkContext, BatchContext())
 
 
 def test_tasks_look_up_the_snapshot_of_their_batch_and_see_the_next_one_after_a_swap(spark, remote) -> None:

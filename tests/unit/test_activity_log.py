@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from service import clock
+from service.admission.readings import REASONS
 from service.checkpoint.logs import Position
 from service.micro_batch import MicroBatch
 from service.monitoring.activity_log import ABSENT_AFTER, EVERY_S, QUIET_S, ActivityLog, percentile
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from service.settings import Settings, parse
 from tests.stream.records import BASE_MS
@@ -39,10 +40,12 @@ def settings() -> Settings:
 def report(batch: int, rows: int, **rejected: int) -> BatchReport:
     latency = [0] * (len(LATENCY_BOUNDS_MS) + 1)
     latency[4], latency[-1] = 99, 1
-    outcome = replace(Outcome(), windows=4, sessions=2, devices=1, latency=tuple(latency))
+    of_reason = tuple(rejected.get(reason, 0) for reason in REASONS)
+    admitted = rows - sum(of_reason)
+    counts = {"windows": 4, "sessions": 2, "devices": 1, "admitted": admitted}
+    outcome = Outcome(latency=tuple(latency), rejected=of_reason, **counts)
     micro_batch = MicroBatch(7, batch, BASE_MS, {}, {"readings": {0: rows}})
-    admitted = rows - sum(rejected.values())
-    return BatchReport(micro_batch, outcome, admitted, {"late": 0, **rejected}, 0, phases={"write": 0.5})
+    return BatchReport(micro_batch, outcome, phases={"write": 0.5})
 
 
 def messages(caplog: pytest.LogCaptureFixture) -> list[str]:

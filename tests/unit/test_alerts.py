@@ -20,7 +20,7 @@ from service.monitoring.alert_rules import RULES as TABLE
 from service.monitoring.conditions import Conditions
 from service.monitoring.metrics import Metrics
 from service.outlets.delivery import Progress
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from tests.alerts import RULES, assert_selects, check
 from tests.stream.records import make_settings
@@ -31,6 +31,10 @@ WARM = 12
 QUICK = (RECORDS, *[0] * len(LATENCY_BOUNDS_MS))
 OUTLET = {"name": "files", "kind": "parquet", "path": "x", "max_pending": "1 MiB"}
 REFERENCE = {"url": "jdbc:sqlite:x", "query": "q"}
+
+
+def rejected(reason: str, records: int) -> dict[str, Any]:
+    return {"rejected": tuple(records * (name == reason) for name in REASONS)}
 
 
 @dataclass
@@ -45,7 +49,7 @@ class Instance:
 
     def works(self, **differently: Any) -> None:
         self.batch += 1
-        outcome = Outcome(latency=QUICK, **differently.pop("outcome", {}))
+        outcome = Outcome(latency=QUICK, admitted=RECORDS, **differently.pop("outcome", {}))
         micro_batch = MicroBatch(
             differently.pop("epoch", 1),
             self.batch,
@@ -53,7 +57,7 @@ class Instance:
             {"r": {0: 0}},
             {"r": {0: RECORDS}},
         )
-        report = BatchReport(micro_batch, outcome, RECORDS, {}, 0, 0)
+        report = BatchReport(micro_batch, outcome)
         self.metrics.batch_begins()
         self.metrics.batch_ends(changed(report, **differently))
         self.asks()
@@ -214,7 +218,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "values are lost": (once(lost_values), 3, {"ValuesLost"}),
     "values were lost long ago": (once(lost_values), 63, set()),
     "readings are behind the watermark": (
-        once(lambda it: it.works(outcome={"rejected": tuple(int(name == "behind") for name in REASONS)})),
+        once(lambda it: it.works(outcome=rejected("behind", 1))),
         3,
         {"ReadingsBehind"},
     ),
@@ -224,10 +228,10 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
         8,
         {"PartitionsApart"},
     ),
-    "rejects": (lambda it: it.works(rejected={"late": RECORDS // 10}), 18, {"Rejects"}),
+    "rejects": (lambda it: it.works(outcome=rejected("late", RECORDS // 10)), 18, {"Rejects"}),
     "ids are invented": (lambda it: it.works(outcome={"new_devices": RECORDS // 3}), 14, {"InventedDevices"}),
     "there are too many devices": (
-        once(lambda it: it.works(rejected={"too_many_devices": 3})),
+        once(lambda it: it.works(outcome=rejected("too_many_devices", 3))),
         3,
         {"TooManyDevices"},
     ),

@@ -14,7 +14,7 @@ from load.judge import arrays as oracle
 from service.admission import arrays
 from service.admission.arrays import EMPTY, MAX_READINGS, NO_INDEX, UnreadableArrayError, elements, unpacked
 from service.admission.expansion import DETAIL, FAULT, INDEX, Expander
-from service.aggregation.partial_aggregation import OFFSET_BITS, _offset_and_index
+from service.aggregation.screen import OFFSET_BITS, _offset_and_index
 from service.commands import compatibility
 from service.errors import SettingsError
 from service.pipeline.outcome import Outcome

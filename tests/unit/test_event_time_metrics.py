@@ -7,7 +7,7 @@ from service import clock
 from service.micro_batch import MicroBatch
 from service.monitoring.event_time_metrics import KEPT_S, EventTime
 from service.monitoring.series import Series
-from service.pipeline.builder import BatchReport
+from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import Outcome
 
 T0 = 1_700_000_000_000
@@ -16,7 +16,7 @@ T0 = 1_700_000_000_000
 def report(*times: tuple[int, int]) -> BatchReport:
     """Oldest and newest event time of each partition, in seconds."""
     by_partition = {("t", number): (T0 + low * 1000, T0 + high * 1000) for number, (low, high) in enumerate(times)}
-    return BatchReport(MicroBatch(1, 1, T0, {}, {}), Outcome(), 0, {}, 0, 0, times=by_partition, skewed=3)
+    return BatchReport(MicroBatch(1, 1, T0, {}, {}), Outcome(), times=by_partition, skewed=3)
 
 
 @pytest.mark.parametrize(

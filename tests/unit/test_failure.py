@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from service.admission import column_values, unknown_schemas
+from service.admission.questions import UndecidedError
 from service.daemon import starts
 from service.errors import TidemarkError
 from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, classify, transient
@@ -46,8 +46,8 @@ STAYS = {
 }
 
 
-UNDECIDED = {unknown_schemas.UndecidedError.__name__, column_values.UndecidedValuesError.__name__}
-"""Errors of tasks that the driver answers by a decision, after which the batch runs again."""
+UNDECIDED = {UndecidedError.__name__}
+"""The error of tasks that the driver answers by a decision, after which the batch runs again."""
 
 
 def families(root: type[TidemarkError]) -> list[type[TidemarkError]]:

@@ -1,48 +1,49 @@
 """How often a batch runs that has unknown schema ids: each run decodes all of its records."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, REFUSED, UndecidedError
-from service.pipeline.builder import LOOK_UPS, Publication
+from service.admission.catalogs import LOOK_UPS, LookUps
+from service.admission.questions import SCHEMA_IDS, UndecidedError, until_decided
+from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 
 
-class Batch:
-    """Stands in for a publication and for the frame of its batch, whose tasks have these unknown ids."""
+class Registry:
+    """Stands in for the catalogs: it has none of the ids that are looked up."""
 
-    def __init__(self, *tasks: Sequence[int]) -> None:
-        self.tasks, self.looked_up = tasks, list[int]()
-        self.refused: list[str] = []
-        context = SimpleNamespace(setLocalProperty=lambda name, value: {REFUSED: self.refused}[name].append(value))
-        self.term = SimpleNamespace(spark=SimpleNamespace(sparkContext=context))
-        self.catalog = SimpleNamespace(
-            refused=lambda _batch: ",".join(map(str, self.looked_up)),
-            record_refused=lambda _batch, _refused: None,
-            look_up=self.looked_up.extend,
-        )
+    def __init__(self) -> None:
+        self.looked_up = list[int]()
 
-    def toArrow(self) -> Any:  # noqa: N802 - Spark's name
-        if self.refused[-1] != ALL:
-            for ids in self.tasks:
-                if new := [each for each in ids if each not in self.looked_up]:
-                    raise UndecidedError.of(new[:IDS_AT_ONCE])
-        return SimpleNamespace(to_batches=list)
+    def refused(self, _batch: int) -> str:
+        return ",".join(map(str, self.looked_up))
 
-    def runs(self) -> int:
-        """Run the batch; return how often."""
-        written: list[Any] = []
-        sink: Any = SimpleNamespace(micro_batch=SimpleNamespace(batch=3), write=written.append)
-        itself: Any = self
-        Publication._run(itself, itself, sink, small=True)
-        assert len(written) == 1
-        return len(self.refused)
+    def record_refused(self, _batch: int, _refused: str) -> None:
+        pass
+
+    def look_up(self, ids: Sequence[int]) -> None:
+        self.looked_up.extend(ids)
+
+
+def runs(*tasks: Sequence[int]) -> tuple[list[str], list[int]]:
+    """Run a batch whose tasks have these unknown ids; return the refused ids of each run, and the ids that were looked up."""
+    registry: Any = Registry()
+    refused = list[str]()
+    look_ups = LookUps(registry, 3)
+
+    def attempt() -> None:
+        refused.append(look_ups.refused())
+        for ids in tasks if refused[-1] != ALL else ():
+            if new := [each for each in ids if each not in registry.looked_up]:
+                raise UndecidedError.of(SCHEMA_IDS, new[:IDS_AT_ONCE])
+
+    until_decided(attempt, {SCHEMA_IDS: look_ups.decide}, lambda error: error)
+    return refused, registry.looked_up
 
 
 @pytest.mark.parametrize(
-    ("tasks", "runs", "looked_up"),
+    ("tasks", "count", "looked_up"),
     [
         ((), 1, 0),
         (([5],), 2, 1),
@@ -54,14 +55,21 @@ class Batch:
     ],
 )
 def test_a_batch_runs_once_more_for_each_task_with_new_ids_and_once_for_one_with_too_many(
-    tasks: Sequence[Sequence[int]], runs: int, looked_up: int
+    tasks: Sequence[Sequence[int]], count: int, looked_up: int
 ) -> None:
-    batch = Batch(*tasks)
-    assert batch.runs() == runs
-    assert len(batch.looked_up) == looked_up
+    refused, ids = runs(*tasks)
+    assert (len(refused), len(ids)) == (count, looked_up)
 
 
-def test_the_property_of_the_last_run_refuses_all() -> None:
-    batch = Batch(range(10_000))
-    batch.runs()
-    assert batch.refused == ["", ALL]
+def test_the_last_run_refuses_all() -> None:
+    assert runs(range(10_000))[0] == ["", ALL]
+
+
+def test_a_question_that_changes_no_decision_ends_the_batch() -> None:
+    asked = UndecidedError.of(SCHEMA_IDS, [1])
+
+    def attempt() -> None:
+        raise asked
+
+    with pytest.raises(UndecidedError):
+        until_decided(attempt, {SCHEMA_IDS: lambda _: False}, lambda error: error)

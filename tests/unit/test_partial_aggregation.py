@@ -5,6 +5,7 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,21 +15,21 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.walks import admitted
+from service.admission.questions import SCHEMA_IDS, UndecidedError
 from service.admission.readings import COUNTED, PARTITION_BITS, REASONS
-from service.aggregation import partial_aggregation, seen_keys, task_counters
+from service.aggregation import screen, seen_keys, task_counters
 from service.aggregation import windows as window_parts
-from service.aggregation.partial_aggregation import STRETCH, Fold
-from service.aggregation.replaced import Replaced
-from service.aggregation.seen_keys import Place, SeenKeys
+from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import STRETCH, Screen
 from service.aggregation.task_counters import LATENCY_STEP_MS
 from service.aggregation.windows import KEY_BYTES, NONE
-from service.checkpoint.event_time import BatchState
 from service.pipeline.outcome import measured
 from service.reference import snapshots
 from service.reference.attributes import Index
 from service.reference.history import Period, Then
 from service.row_schemas import COUNTS, FOLDED, PARTS, REJECT_TYPE, REJECTS, RUNS, TIMES
 from service.settings import View, parse
+from service.spark.batch_context import BatchContext
 from state import codec, moments, runs, watermark
 from state.rules import Rules
 from state.watermark import Delays, EventTime, Partition
@@ -40,14 +41,14 @@ BASE_MS = 1_790_000_040_000
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t", "h"))
 PANES = ((View(name="panes", by=("device",), window=10_000), ("t", "h")),)
 """One view that shows the panes themselves."""
-FOLD = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"))
+FOLD = Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000)
 REJECT_FIELDS = REJECT_TYPE.fieldNames()
 SCHEMA = admitted.schema(("t", "h"))
 DELAYS = Delays(20_000, 15_000)
 
 
 def bucket_of(device):
-    return len(device) * 7 % FOLD.buckets
+    return len(device) * 7 % FOLD.screen.buckets
 
 
 def admitted(device, ms, t=None, h=None, broker_ms=None):
@@ -248,7 +249,7 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @examples(150)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
-    fold = Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=max_rows)
+    fold = Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=max_rows)
     output = folded(rows, sizes=sizes, fold=fold)
     assert panes(output) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
@@ -321,14 +322,12 @@ def test_whatever_a_device_writes_into_a_reject_comes_out_as_it_went_in(text):
 
 
 def test_schema_ids_that_are_not_known_are_asked_for_by_how_many_records_have_them():
-    asked = []
-    ids = [5, 7, (1 << 32) - 1, 7, None]
-    folded(
-        [rejected(n, schema_id=number) for n, number in enumerate(ids)],
-        sizes=[2],
-        fold=replace(FOLD, check_schemas=asked.append),
-    )
-    assert asked == [{5: 1, 7: 2, (1 << 32) - 1: 1}]
+    rows = [rejected(n, schema_id=number) for n, number in enumerate([5, 7, (1 << 32) - 1, 7, 9, None])]
+    with pytest.raises(UndecidedError) as asked:
+        folded(rows, sizes=[2], fold=replace(FOLD, context=lambda: BatchContext(refused="9")))
+    subject, (most, *others) = asked.value.question
+    assert (subject, most, {*others}) == (SCHEMA_IDS, 7, {5, (1 << 32) - 1})
+    assert len(rejects_of(folded(rows))) == len(rows), "a batch run asks nothing"
 
 
 def test_a_device_without_any_measure_has_no_window_but_a_session():
@@ -346,11 +345,10 @@ VIEWS = (
     View(name="all", window=60_000),
 )
 BY_VIEW = Fold(
+    Screen(("readings", "more"), 4),
     RULES,
     [(view, view.measures or RULES.measures) for view in VIEWS],
     pane_ms=10_000,
-    buckets=4,
-    topics=("readings", "more"),
     attributes=Index(
         pa.table(
             {
@@ -416,7 +414,7 @@ def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     output = folded(
         rows,
         sizes=[10] * 9,
-        fold=Fold(RULES, PANES, pane_ms=10_000, buckets=4, topics=("readings", "more"), max_rows=30),
+        fold=Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=30),
     )
     sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(output, COUNTS)]
     assert sizes == [30, 30, 30, 10]
@@ -456,7 +454,7 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
 
 def stream_fold(watermark_ms, *unread):
     """The fold of a stream's task: with the event time and the unread partitions of its batch."""
-    return replace(FOLD, batch_state=lambda: BatchState(EventTime(watermark_ms, watermark_ms), frozenset(unread)))
+    return replace(FOLD, context=lambda: BatchContext(EventTime(watermark_ms, watermark_ms), frozenset(unread)))
 
 
 def test_readings_below_the_watermark_are_late_and_can_be_found():
@@ -476,7 +474,7 @@ def test_every_bucket_is_told_what_was_read_of_each_partition():
     rows = [admitted("a", 10, broker_ms=12), admitted("a", 3, broker_ms=7), rejected(5, partition=2, broker_ms=BASE_MS)]
     rows[2] |= {"from_partition": 2, "broker_ms": BASE_MS + 40}
     out = of_kind(folded(rows, fold=stream_fold(BASE_MS, 2, 5)), TIMES)
-    assert [row["bucket"] for row in out] == list(range(FOLD.buckets))
+    assert [row["bucket"] for row in out] == list(range(FOLD.screen.buckets))
     (report,) = {row["payload"] for row in out}
     partitions = {
         1: Partition(BASE_MS + 10, BASE_MS + 12),
@@ -505,8 +503,8 @@ def test_an_original_counts_where_its_copy_does_not():
     late = admitted("a", 5_000, 1.0, broker_ms=90_000)
     late["reject"] = rejected(5_000, partition=1)["reject"]
     rows = [admitted("a", 10, 1.0), admitted("a", 11, 1.0), admitted("a", 12, 1.0), late, rejected(4, "undecodable")]
-    places = {(1, 10, -1): True, (1, 11, -1): False, (1, 5_000, -1): True, (3, 4, -1): False}
-    fold = replace(FOLD, views=views, replaced=lambda: Replaced(places))
+    places = (1, 10, -1, True), (1, 11, -1, False), (1, 5_000, -1, True), (3, 4, -1, False)
+    fold = replace(FOLD, views=views, context=lambda: BatchContext(replaced=places))
     out = folded(rows, fold=fold)
     assert totals(out) == {("total", "a"): 3, ("device", "a"): 1}
     reasons = [
@@ -533,10 +531,8 @@ def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rej
     ]
     assert sorted(reasons) == ["behind", "behind", "late", "undecodable"]
     assert watermark.combine([row["payload"] for row in of_kind(out, TIMES)[:1]], DELAYS).newest_ms == BASE_MS + 11
-    monkeypatch.setattr(
-        partial_aggregation, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()])
-    )
-    listed = list(fold.fold(table_of(rows), BASE_MS + 10, "list"))
+    monkeypatch.setattr(screen, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()]))
+    listed = list(replace(fold, context=lambda: replace(fold.context(), devices="list"))(table_of(rows).to_batches()))
     out = [row for batch in listed for row in batch.to_pylist()]
     assert totals(out) == {("total", "bb"): 1}, "a late reading makes no key for a device that is not listed"
 
@@ -545,12 +541,10 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
     seen_keys._CACHE.clear()
     calls = iter(range(9))
 
-    def opened(floor_ms):
-        assert floor_ms == BASE_MS - 5
-        return SeenKeys(tmp_path, Place(next(calls), 1), floor_ms)
+    def context():
+        return BatchContext(EventTime(BASE_MS - 9, BASE_MS), distinct=(str(tmp_path), next(calls), 1, BASE_MS - 5))
 
-    fold = replace(FOLD, batch_state=lambda: BatchState(EventTime(BASE_MS - 9, BASE_MS)), seen_keys=opened)
-    fold = replace(fold, delay_ms=9, distinct_for_ms=5, max_rows=1)
+    fold = replace(FOLD, context=context, max_rows=1)
     rows = [admitted("a", 3, value) | {"offset": offset, "from_partition": 1} for offset, value in ((7, 1.0), (5, 2.0))]
     rows += [admitted("a", 3, 3.0) | {"offset": 9, "from_partition": 0}, admitted("b", 3, 4.0)]
     out = folded(rows, sizes=[1, 1], fold=fold)
@@ -566,27 +560,19 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
 
 
 @pytest.mark.parametrize(("watermark_ms", "floor_ms"), [(-9, -5), (-100, -96), (-3, -3)])
-def test_keys_are_remembered_behind_the_newest_time_and_behind_a_held_watermark(tmp_path, watermark_ms, floor_ms):
-    floors = []
-
-    def opened(each_ms):
-        floors.append(each_ms - BASE_MS)
-        return SeenKeys(tmp_path, Place(0, 1), each_ms)
-
-    before = EventTime(BASE_MS + watermark_ms, BASE_MS)
-    fold = replace(FOLD, batch_state=lambda: BatchState(before), seen_keys=opened, delay_ms=9, distinct_for_ms=5)
-    folded([admitted("a", 3, 1.0)], fold=fold)
-    assert floors == [floor_ms]
+def test_keys_are_remembered_behind_the_newest_time_and_behind_a_held_watermark(watermark_ms, floor_ms):
+    admission = SimpleNamespace(watermark_delay_ms=9, distinct_for_ms=5)
+    assert seen_keys.floor_ms(EventTime(BASE_MS + watermark_ms, BASE_MS), admission) == BASE_MS + floor_ms
 
 
 def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_device():
-    state = BatchState(now_ms=BASE_MS, latest_ms=BASE_MS + 100, trusted=frozenset({1}))
+    state = BatchContext(now_ms=BASE_MS, latest_ms=BASE_MS + 100, trusted=frozenset({1}))
     rows = [admitted("a", 10, 1.0, broker_ms=10), admitted("a", 5_000, 1.0, broker_ms=5_000), rejected(7, partition=1)]
     rows.append(rejected(8, device="bb"))
     rows[2] = rejected(7, "no_time")
     for row, ms in zip(rows[2:], (6_000, 7_000), strict=True):
         row |= {"broker_ms": BASE_MS + ms, "from_partition": 1, "bucket": 0}
-    out = folded(rows, fold=replace(FOLD, batch_state=lambda: replace(state, unread=frozenset({1}))))
+    out = folded(rows, fold=replace(FOLD, context=lambda: replace(state, unread=frozenset({1}))))
     assert (
         sum(part["count"] for row in of_kind(out, PARTS) for part in codec.unpack(b"W", row["payload"]).to_pylist()) > 0
     )
@@ -596,7 +582,7 @@ def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_d
     assert len(rejects) == 3
     (report,) = {row["payload"] for row in of_kind(out, TIMES)}
     assert report == watermark.report(state.before, {1: Partition(BASE_MS + 10, BASE_MS + 10, is_unread=True)})
-    out = folded([rows[1]], fold=replace(FOLD, batch_state=lambda: state, has_filter=True))
+    out = folded([rows[1]], fold=replace(FOLD, context=lambda: state, screen=replace(FOLD.screen, has_filter=True)))
     assert not of_kind(out, PARTS), "a batch of nothing else"
     assert {row["payload"] for row in of_kind(out, TIMES)} == {watermark.report(state.before, {1: Partition()})}
 

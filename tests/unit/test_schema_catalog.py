@@ -11,9 +11,10 @@ import pytest
 from load.servers.schema_registry import Registry
 from service import clock, settings
 from service.admission import avro_types, decode, registry
+from service.admission.questions import COLUMN_VALUES, UndecidedError
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
 from service.admission.schema_store import FOLDER, SchemaStore
-from service.admission.unknown_schemas import ALL, IDS_AT_ONCE, UndecidedError
+from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.pipeline import failure
@@ -326,15 +327,16 @@ def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path:
 
 
 def test_what_a_task_asks_for_comes_through_as_text_and_is_the_same_type_again() -> None:
-    error = UndecidedError.of([7, 1 << 31])
+    asked = {"line": ["a  b", "\n", "é\x7f"]}
+    error = UndecidedError.of(COLUMN_VALUES, asked)
     again = failure.classify(
         RuntimeError(
             'Traceback (most recent call last):\n  File "x.py", line 1, in x\n'
-            f"service.admission.unknown_schemas.UndecidedError: {error.what}\n\n\tat x"
+            f"service.admission.questions.UndecidedError: {error.what}\n\n\tat x"
         )
     )
     assert isinstance(again, UndecidedError)
-    assert again.ids == [7, 1 << 31]
+    assert again.question == (COLUMN_VALUES, asked)
 
 
 def test_an_index_that_is_damaged_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from load.judge.statistics import PLAIN, tolerance
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
+from service.aggregation.screen import Screen
 from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.row_schemas import PARTS
@@ -40,7 +41,7 @@ def views(one=DEFAULT, two=DEFAULT):
 
 def folded(readings, of):
     """The parts of windows of (device, ms, value) that one task sends."""
-    fold = Fold(RULES, [(view, ("t",)) for view in of], pane_ms=10_000, buckets=1, topics=("readings",))
+    fold = Fold(Screen(("readings",), 1), RULES, [(view, ("t",)) for view in of], pane_ms=10_000)
     rows = [
         {
             "bucket": 0,
