@@ -228,9 +228,9 @@ class _Rebuild:
         elif log.at(max(numbers)) != wanted:
             what = f"The views are not those that {self.folders.beside} was begun with"
             raise CheckpointError(what, remedy="Give it up with `tidemark rebuild --forget`, and begin again")
-        for name in (skips.NAME, column_values.NAME):
+        for name in (skips.DOCUMENT.name, column_values.NAME):
             with suppress(FileNotFoundError):
-                if name == skips.NAME or not (self.folders.beside / name).exists():
+                if name == skips.DOCUMENT.name or not (self.folders.beside / name).exists():
                     self.beside.replace(name, self.used.read(name))
         for folder in (REFERENCE, "schemas"):
             source, target = self.folders.used / folder, self.folders.beside / folder

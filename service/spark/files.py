@@ -87,8 +87,11 @@ class Local:
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Write a file in full or not at all, and create its folder if needed; OSError."""
+    def replace(self, name: str, content: bytes, *, is_synced: bool = False) -> None:
+        """Write a file in full or not at all, and create its folder if needed; OSError.
+
+        With `is_synced` the content is on the disk before the file has its name.
+        """
         path = self.root / name
         new = path.with_name(f".{path.name}.new")
         try:
@@ -96,6 +99,9 @@ class Local:
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(content)
+        if is_synced:
+            with new.open("rb") as written:
+                os.fsync(written.fileno())
         # Hadoop's checksums of a former content, which the JVM has written, would refuse this one.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         os.replace(new, path)

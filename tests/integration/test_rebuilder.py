@@ -271,7 +271,9 @@ def test_counts_of_views_without_windows_become_smaller_only_if_that_is_accepted
     rebuilding.publishes(10, 20, watermark_ms=10**12)
     command = rebuilding.command()
     for service_ms in (0, 5_000):
-        rebuilding.used.replace(beginnings.NAME, json.dumps([asdict(Beginning(view, measure, service_ms, 0))]).encode())
+        rebuilding.used.replace(
+            beginnings.DOCUMENT.name, json.dumps([asdict(Beginning(view, measure, service_ms, 0))]).encode()
+        )
         command._require_alike(service_ms, Comparison())
         assert list(command._not_carried(service_ms, Comparison()))[1:] == []
         with pytest.raises(CheckpointError, match=r"Views without windows would begin at .*become smaller.*--accept"):

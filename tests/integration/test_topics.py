@@ -127,7 +127,7 @@ def test_without_a_change_the_checkpoint_has_no_file_of_topics(world: Changing) 
     world.put("main", "a", 0)
     world.start("main")
     world.start("main")
-    assert not (world.folder / "checkpoint" / topic_log.NAME).exists()
+    assert not (world.folder / "checkpoint" / topic_log.DOCUMENT.name).exists()
 
 
 def test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them(world: Changing) -> None:
