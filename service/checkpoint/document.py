@@ -14,7 +14,6 @@ from pydantic import TypeAdapter, ValidationError
 from service.errors import CheckpointError, SetupError
 from service.spark.files import RESTORE, Local, unusable
 
-OTHER_VERSION = "Start the version that wrote it"
 _WRITABLE = "Let the service's user write there"
 
 T = TypeVar("T")
@@ -42,6 +41,7 @@ class Document(Generic[T]):
     the file that can be read. Fields that the type lacks are ignored, unless the type forbids them.
     `is_synced`: a file of this machine is on the disk when `write` returns. A file that is written with each batch is not:
     Spark does not sync its own logs (4.1.4), and one of both is of no use without the other.
+    `omits_none`: a member that is None is left out.
     """
 
     name: str
@@ -49,11 +49,12 @@ class Document(Generic[T]):
     remedy: str = RESTORE
     indent: int | None = None
     is_synced: bool = True
+    omits_none: bool = False
 
     def read(self, folder: Readable, name: str = "") -> T | None:
         """Return the content, None without the file. Raises CheckpointError."""
         try:
-            return self.decode(folder.read(name or self.name), f"{folder}/{name or self.name}")
+            return self._decoded(folder.read(name or self.name), folder, name or self.name)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -61,24 +62,34 @@ class Document(Generic[T]):
 
     def required(self, folder: Readable, name: str = "") -> T:
         """Return the content. Raises CheckpointError, also without the file."""
-        return self.decode(content(folder, name or self.name, self.remedy), f"{folder}/{name or self.name}")
+        return self._decoded(content(folder, name or self.name, self.remedy), folder, name or self.name)
 
     def write(self, files: Writable, value: T, name: str = "") -> None:
         """Write the file in full or not at all. Raises CheckpointError, or SetupError for a full disk."""
         store(files, name or self.name, self.encode(value), is_synced=self.is_synced)
 
-    def decode(self, text: bytes, place: str) -> T:
-        """Return the content of a text. Raises CheckpointError, which names the place."""
+    def encode(self, value: T) -> bytes:
+        """Return the text of a content."""
+        document = self._adapter.dump_python(value, mode="json", by_alias=True, exclude_none=self.omits_none)
+        text = json.dumps(document, indent=self.indent)
+        return (text if self.indent is None else f"{text}\n").encode()
+
+    def _decoded(self, text: bytes, folder: object, name: str) -> T:
         try:
             value: T = self._adapter.validate_json(text)
         except ValidationError as error:
-            raise _refused(place, error, self.remedy) from error
+            raise self._refused(error, text, folder, name) from error
         return value
 
-    def encode(self, value: T) -> bytes:
-        """Return the text of a content."""
-        text = json.dumps(self._adapter.dump_python(value, mode="json"), indent=self.indent)
-        return (text if self.indent is None else f"{text}\n").encode()
+    def _refused(self, error: ValidationError, text: bytes, folder: object, name: str) -> CheckpointError:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        if field == "format" and first["type"] == "literal_error":
+            made_by = json.loads(text).get("application")
+            what = f"{folder}/{name} is of format {first['input']}, this version reads {first['ctx']['expected']}"
+            way = f"Start version {made_by}, which wrote it" if made_by else "Start the version that wrote it"
+            return CheckpointError(what, remedy=way)
+        return damaged(folder, name, f"{field}: {first['msg']}" if field else first["msg"], self.remedy)
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -115,16 +126,7 @@ def unreadable(folder: object, name: str, error: Exception, remedy: str = RESTOR
     return CheckpointError(what, remedy=remedy)
 
 
-def damaged(place: str, error: object, remedy: str = RESTORE) -> CheckpointError:
+def damaged(folder: object, name: str, error: object, remedy: str = RESTORE) -> CheckpointError:
     """Return the error for a file whose content is not what was written."""
-    what = f"{place} is damaged: {error}"
+    what = f"{folder}/{name} is damaged: {error}"
     return CheckpointError(what, remedy=remedy)
-
-
-def _refused(place: str, error: ValidationError, remedy: str) -> CheckpointError:
-    first = error.errors(include_url=False, include_context=True)[0]
-    field = ".".join(map(str, first["loc"]))
-    if field == "format" and first["type"] == "literal_error":
-        what = f"{place} is of format {first['input']}, this version reads {first['ctx']['expected']}"
-        return CheckpointError(what, remedy=OTHER_VERSION)
-    return damaged(place, f"{field}: {first['msg']}" if field else first["msg"], remedy)

@@ -47,7 +47,7 @@ def apply(files: Files, kafka: Kafka, stored: Manifest, expected: Manifest) -> N
     ids = {**stored.topic_ids, **expected.topic_ids}
     changed = stored.model_copy(update={"settings": settings, "topic_ids": dict(sorted(ids.items()))})
     if changed != stored:
-        files.replace(manifest.NAME, changed.encode())
+        manifest.DOCUMENT.write(files, changed)
 
 
 def _change(files: Files, kafka: Kafka, position: Position) -> None:

@@ -432,10 +432,10 @@ class _Rebuild:
                         self.beside.replace(f"{name}/{each}", self.used.read(f"{name}/{each}"))
         # Closed values stay as the service has counted them, with the snapshots of then.
         uses = history.read(SharedFolder(self.folders.used / REFERENCE)).uses
-        for name in (*(f"{use.version}.arrow" for use in uses), history.NAME):
+        for name in (*(f"{use.version}.arrow" for use in uses), history.DOCUMENT.name):
             with suppress(FileNotFoundError):
                 self.beside.replace(f"{REFERENCE}/{name}", self.used.read(f"{REFERENCE}/{name}"))
-        self.beside.remove(starts.NAME)
+        self.beside.remove(starts.DOCUMENT.name)
         manifest.set_format(self.beside, self._versions().format)
 
     def _left(self) -> list[tuple[str, int]]:

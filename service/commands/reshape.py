@@ -189,7 +189,7 @@ class _Reshaping:
 
     def _clean(self) -> None:
         """Remove what an earlier reshape has left, also one that was killed. After this it cannot be undone."""
-        self.files.remove(shape.NAME)
+        self.files.remove(shape.DOCUMENT.name)
         for name in _WORK:
             self.files.remove_folder(name)
 

@@ -124,7 +124,7 @@ def test_large_records_that_kill_together_are_read_one_at_a_time(
     folder = Local(world.folder / "checkpoint")
     recorded = starts.read(folder)
     assert (recorded.batch, recorded.running) == (0, True)
-    folder.replace(starts.NAME, json.dumps({**asdict(recorded), "ends": starts.LIMIT - 1}).encode())
+    folder.replace(starts.DOCUMENT.name, json.dumps({**asdict(recorded), "ends": starts.LIMIT - 1}).encode())
     with world.start("careful") as service:
         until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
         until(lambda: service.metric("rejects_total", reason="oversized") == many, 60, "the others are rejected")
