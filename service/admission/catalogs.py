@@ -25,10 +25,10 @@ from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
 from service.admission.unknown_schemas import ALL
 from service.checkpoint import resume
-from service.checkpoint.logs import Position
 from service.errors import CheckpointError, SchemaError
 from service.settings import Input, NamedInput, Settings
 from service.spark.files import Files
+from service.spark.internals.offset_log import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from service.errors import CheckpointError
 from service.spark.files import Local, local, unusable
+from service.spark.internals import state_files
 
 SUFFIX = ".rebuild"
 NAME = "rebuild.json"
@@ -28,7 +29,6 @@ FORMAT = 1
 
 _RENAME_EXCHANGE = 2
 _AT_FDCWD = -100
-_METADATA = "state/0/_metadata/v2"
 _FORGET = "`tidemark rebuild --forget --config FILE`"
 
 
@@ -152,23 +152,12 @@ class Folders:
             os.close(parent)
 
     def settle(self, place: Path) -> None:
-        """Let the state of the new checkpoint, which is beside the service's, name files below `place`: before it is used there.
-
-        Spark writes the absolute names of the schemas of the state's columns into the operator's metadata (Spark 4.1.1).
-        """
+        """Let the state of the new checkpoint name files below `place`, before the checkpoint is used there."""
         folder = Local(self.beside)
         try:
-            for number in folder.names(_METADATA):
-                head, _, text = folder.read(f"{_METADATA}/{number}").partition(b"\n")
-                document = json.loads(text)
-                for store in document["stateStoreInfo"]:
-                    if paths := store.get("stateSchemaFilePaths"):
-                        store["stateSchemaFilePaths"] = [_below(place, path) for path in paths]
-                folder.replace(
-                    f"{_METADATA}/{number}", head + b"\n" + json.dumps(document, separators=(",", ":")).encode()
-                )
+            state_files.relocate(folder, place)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"{self.beside}/{_METADATA} cannot be changed: {error}"
+            what = f"{self.beside}: the metadata of its state cannot be changed: {error}"
             raise unusable(what, remedy=f"Give the rebuild up: {_FORGET}, and begin another one") from error
 
     def give_up(self) -> None:
@@ -193,7 +182,3 @@ class Folders:
         except OSError as error:
             what = f"{self.beside}: {error}"
             raise unusable(what, remedy="Repeat the command") from error
-
-
-def _below(place: Path, path: str) -> str:
-    return f"file:{place}/state/0/{path.rpartition('/state/0/')[2]}"

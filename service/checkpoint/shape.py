@@ -11,26 +11,22 @@ the manifest has a format that every version refuses, and a switch that a crash 
 tests/integration/test_reshape.py interrupts it at each step (Spark 4.1.1).
 """
 
-import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 from service import failpoint
-from service.checkpoint import logs, manifest
+from service.checkpoint import manifest
 from service.checkpoint.document import Document
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError
 from service.spark.files import RESTORE, Files, Folder, local
+from service.spark.internals import commit_log, offset_log, state_files
 
 FOLDER = "reshape"
 KEYS = "distinct"
 """As `service.aggregation.seen_keys.FOLDER`."""
 
 ASIDE = f"{FOLDER}/state"
-
-_STATE = "state/0"
-_METADATA = f"{_STATE}/_metadata/v2"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def of(folder: Folder, batch: int) -> Shape:
         number = current.settings["sessions.buckets"] if current is not None else None
         if not isinstance(number, int):
             raise TypeError(manifest.NAME)
-        return Shape(number, tuple(logs.state_ids(folder, batch).values()))
+        return Shape(number, tuple(commit_log.attempts(folder, batch).values()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}: the shape of its state cannot be read: {error}"
         raise CheckpointError(what, remedy=RESTORE) from error
@@ -119,11 +115,11 @@ def of_manifest(stored: Manifest) -> tuple[Any, int]:
 
 def _replace(files: Files, switch: Switch) -> None:
     shape = switch.wanted
-    _commit(files, switch.batch, shape)
+    commit_log.set_attempts(files, switch.batch, shape.attempts)
     failpoint.hit("reshape_half")
     for batch in (switch.batch, switch.batch + 1):
-        _set_partitions(files, batch, shape)
-    _set_metadata(files, shape)
+        offset_log.set_partitions(files, batch, shape.partitions)
+    state_files.set_partitions(files, shape.partitions)
     _move_partitions(files, shape)
     _move_keys(files, is_back=switch.is_back)
     settings = {**manifest.DOCUMENT.required(files).settings, "sessions.buckets": shape.buckets}
@@ -132,43 +128,12 @@ def _replace(files: Files, switch: Switch) -> None:
 
 def place(partition: int, partitions: int) -> str:
     """Return the folder of a partition's state in a checkpoint that has so many: those above wait outside of `state`."""
-    return f"{_STATE if partition < partitions else ASIDE}/{partition}"
-
-
-def _commit(files: Files, batch: int, shape: Shape) -> None:
-    name = f"commits/{batch}"
-    head, _, text = files.read(name).partition(b"\n")
-    content = json.loads(text)
-    content["stateUniqueIds"] = {"0": [[attempt] for attempt in shape.attempts]}
-    files.replace(name, head + b"\n" + _encoded(content))
-
-
-def _set_partitions(files: Files, batch: int, shape: Shape) -> None:
-    """Set the partitions of a batch in the log of offsets, if the batch was begun. A replay of the batch reads them."""
-    name = f"offsets/{batch}"
-    if str(batch) not in files.names("offsets"):
-        return
-    lines = files.read(name).split(b"\n")
-    content = json.loads(lines[1])
-    content["conf"][_PARTITIONS] = str(shape.partitions)
-    files.replace(name, b"\n".join([lines[0], _encoded(content), *lines[2:]]))
-
-
-def _set_metadata(files: Files, shape: Shape) -> None:
-    """Set the partitions in the operator's metadata, of which each start of a query has written a file."""
-    for number in files.names(_METADATA):
-        if number.isdecimal():
-            name = f"{_METADATA}/{number}"
-            head, _, text = files.read(name).partition(b"\n")
-            content = json.loads(text)
-            for store in content["stateStoreInfo"]:
-                store["numPartitions"] = shape.partitions
-            files.replace(name, head + b"\n" + _encoded(content))
+    return f"{state_files.OPERATOR if partition < partitions else ASIDE}/{partition}"
 
 
 def _move_partitions(files: Files, shape: Shape) -> None:
     """Leave the folders of the partitions in `state`, and no other: a reader takes each folder for a partition."""
-    for folder in (_STATE, ASIDE):
+    for folder in (state_files.OPERATOR, ASIDE):
         for name in files.folders(folder):
             if name.isdecimal() and (wanted := place(int(name), shape.partitions)) != f"{folder}/{name}":
                 files.move_folder(f"{folder}/{name}", wanted)
@@ -190,7 +155,3 @@ def _move_keys(files: Files, *, is_back: bool) -> None:
 
 def _set_manifest(files: Files, **fields: Any) -> None:
     manifest.DOCUMENT.write(files, manifest.DOCUMENT.required(files).model_copy(update=fields))
-
-
-def _encoded(content: Any) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()

@@ -26,7 +26,7 @@ from typing import Any
 from service import clock, failpoint
 from service.admission import column_values
 from service.aggregation.sessions import longest_gap_ms
-from service.checkpoint import beginnings, event_time, logs, manifest, resume, skips, view_versions
+from service.checkpoint import beginnings, event_time, manifest, resume, skips, view_versions
 from service.checkpoint.rebuilt import Folders, Record, Step
 from service.checkpoint.view_versions import Versions
 from service.commands import offline
@@ -49,6 +49,7 @@ from service.reference.folder import REFERENCE, SharedFolder
 from service.rejects.fence import Fence
 from service.settings import Settings
 from service.spark.files import Local
+from service.spark.internals import commit_log, offset_log
 from service.units import format_time
 from state.watermark import EventTime
 
@@ -90,7 +91,7 @@ def undo(settings: Settings, say: Say) -> None:
         if not folders.is_switched:
             what = f"{folders.used} is the checkpoint that the service had"
             raise CheckpointError(what, remedy="There is no switch to undo")
-        former = logs.position(Local(folders.beside))
+        former = offset_log.position(Local(folders.beside))
         if former is not None:
             resume.require_records(settings.kafka, former.offsets)
         if settings.outlets and (left := recomputed.names(Outbox(Local(folders.used)))):
@@ -285,7 +286,7 @@ class _Rebuild:
                 return
 
     def _compare(self) -> None:
-        begin = MicroBatch(0, 0, 0, logs.first(self.beside), {})
+        begin = MicroBatch(0, 0, 0, offset_log.first(self.beside), {})
         kafka, ahead_ms = self.settings.kafka, self.settings.admission.max_ahead_ms
         from_ms = beginnings.complete_from_ms(kafka, begin, ahead_ms)
         self.say(f"caught up with the service; the new checkpoint has {_since(from_ms)}")
@@ -347,7 +348,7 @@ class _Rebuild:
 
     def _reached(self) -> Offsets:
         """Return the offsets up to which the new checkpoint has committed."""
-        position = logs.position(self.beside)
+        position = offset_log.position(self.beside)
         return {} if position is None else position.offsets
 
     def _is_at_end(self) -> bool:
@@ -403,7 +404,7 @@ class _Rebuild:
 
     def _finish_event_time(self) -> None:
         """Let the next batch begin at the service's watermark: values up to there are closed, and late readings rejected."""
-        batch = max(logs.numbers(self.beside, "commits"))
+        batch = commit_log.last(self.beside) or 0
         after, devices, limit = event_time.read(self.beside, batch)
         watermark_ms = self._watermark_ms()
         if after.watermark_ms > watermark_ms:

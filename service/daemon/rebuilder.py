@@ -21,7 +21,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from service import clock
-from service.checkpoint import event_time, logs
+from service.checkpoint import event_time
 from service.checkpoint.skips import ReadAnewError
 from service.daemon.application import Application
 from service.daemon.query_run import QueryRun
@@ -38,6 +38,7 @@ from service.redis import link
 from service.settings import Settings
 from service.spark import session
 from service.spark.files import Files, Local
+from service.spark.internals import offset_log
 
 SUFFIX = ".rebuild"
 LOOK_S = 0.2
@@ -116,7 +117,7 @@ class Gate:
 
     def __call__(self, batch: int, is_over: Callable[[], bool]) -> None:
         """Return when the service has published the records of a batch, or the query is to end. Raises BeyondError, SinkError."""
-        end = logs.ends(self._folder, batch)
+        end = offset_log.ends(self._folder, batch)
         wait = threading.Event()
         while not is_over():
             last = self.last
@@ -202,18 +203,18 @@ def shorten(files: Files | Local, last: Offsets) -> bool:
     Records behind the last offsets do not hold the watermark of the batch, as they did not hold that of the service, which had
     read all that there was. The checkpoint's logs must be undamaged. Raises CheckpointError.
     """
-    position = logs.position(files)
+    position = offset_log.position(files)
     if position is None:
         return False
     if reaches(position.offsets, last):
         return True
     if position.is_repeated:
-        end = logs.ends(files, position.batch)
+        end = offset_log.ends(files, position.batch)
         shorter = least(end, last)
         if shorter != end:
             unread = [
                 (t, p) for t, ends in last.items() for p, end in ends.items() if shorter.get(t, {}).get(p, 0) < end
             ]
             event_time.Log(files).note_unread(position.batch, unread)
-            logs.replace(files, f"offsets/{position.batch}", shorter)
+            offset_log.replace(files, position.batch, shorter)
     return False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from service.checkpoint import logs, skips
+from service.checkpoint import skips
 from service.checkpoint.document import Document
 from service.checkpoint.skips import Care
 from service.daemon import probe
@@ -33,6 +33,7 @@ from service.micro_batch import Offsets
 from service.pipeline import failure
 from service.settings import Kafka, Settings
 from service.spark.files import Files, Folder, Local, local, opened
+from service.spark.internals import offset_log
 
 LIMIT = 3
 _log = logging.getLogger(__name__)
@@ -87,14 +88,14 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
     Raises UnreadableRecordError.
     """
     folder = opened(spark, settings.service.checkpoint)
-    spans, position = skips.read(folder), logs.position(folder)
+    spans, position = skips.read(folder), offset_log.position(folder)
     batch = position.batch if position is not None else 0
-    starts = read(folder).again(batch, is_replay=position is not None and logs.last_batch(folder) == batch)
+    starts = read(folder).again(batch, is_replay=position is not None and offset_log.last(folder) == batch)
     pending = skips.pending(position.offsets, spans) if position is not None else spans
     careful = batch if position is not None and skips.is_near(position.offsets, pending) else None
     if position is not None and starts.ends >= LIMIT:
         _log.warning("The query has ended %d times at batch %d. The service probes its records", starts.ends, batch)
-        bad_spans = _probe(settings.kafka, position.offsets, logs.ends(folder, batch), spans)
+        bad_spans = _probe(settings.kafka, position.offsets, offset_log.ends(folder, batch), spans)
         if bad_spans:
             _write(folder, replace(starts, running=False, unreadable=sum(span.offsets for span in bad_spans)))
             raise _unreadable_error(batch, bad_spans)

@@ -327,7 +327,7 @@ def _placed(text: str) -> str:
 def _damaged(root: str) -> Sequence[object]:
     """Return the damaged log files of a checkpoint on this machine."""
     folder = local(root) if root else None
-    return logs.damaged(folder) if folder is not None else []
+    return logs.damaged_files(folder) if folder is not None else []
 
 
 def _room(root: str) -> str:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
-from service.checkpoint import beginnings, event_time, logs, manifest, skips, view_versions
+from service.checkpoint import beginnings, event_time, manifest, skips, view_versions
 from service.checkpoint.beginnings import Beginning
 from service.checkpoint.manifest import Manifest
 from service.checkpoint.rebuilt import Folders
@@ -27,6 +27,7 @@ from service.recompute.comparison import Comparison
 from service.settings import Settings
 from service.settings.outlets import ParquetOutlet
 from service.spark.files import Local
+from service.spark.internals import offset_log
 from state.rules import ENDLESS_MS
 from state.watermark import EventTime
 from tests.outputs import settings
@@ -60,7 +61,7 @@ class Rebuilding:
     def plans(self, batch: int, *ends: int, is_committed: bool = False) -> None:
         conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
         self.beside.replace(f"offsets/{batch}", f"v1\n{conf}\n{format_offsets(offsets(*ends))}".encode())
-        self.beside.replace(logs.FIRST, b"\0v1\n" + format_offsets(offsets(0, 0)).encode())
+        self.beside.replace(offset_log.FIRST, b"\0v1\n" + format_offsets(offsets(0, 0)).encode())
         if is_committed:
             self.beside.replace(f"commits/{batch}", b"v1\n{}")
 
@@ -116,7 +117,7 @@ def test_the_last_batch_ends_where_the_service_has_ended(rebuilding: Rebuilding)
     with pytest.raises(BeyondError):
         gate(5, lambda: False)
     assert not rebuilder.shorten(files, last)
-    assert logs.ends(files, 5) == offsets(12, 18)
+    assert offset_log.ends(files, 5) == offsets(12, 18)
     assert [*map(tuple, event_time.noted_unread(files, 5))] == [(TOPIC, 1)]
     gate(5, lambda: False)
     rebuilding.plans(5, 12, 18, is_committed=True)
@@ -126,7 +127,7 @@ def test_the_last_batch_ends_where_the_service_has_ended(rebuilding: Rebuilding)
     rebuilding.plans(6, 12, 20, is_committed=True)
     rebuilding.plans(7, 30, 30)
     assert rebuilder.shorten(files, last)
-    assert logs.ends(files, 7) == offsets(30, 30)  # the service reads it
+    assert offset_log.ends(files, 7) == offsets(30, 30)  # the service reads it
 
 
 def test_the_new_checkpoint_begins_with_the_services_views_skips_and_watermark(rebuilding: Rebuilding) -> None:
@@ -199,7 +200,7 @@ def test_what_an_outlet_lacks_or_would_get_twice_refuses_the_switch(rebuilding: 
     rebuilding.used.replace("outlets/term", b"7")
     # A batch that is planned is what a stop in order leaves; one that was being written may be in an outlet.
     rebuilding.used.replace("offsets/0", (rebuilding.folders.beside / "offsets/4").read_bytes())
-    rebuilding.used.replace(logs.FIRST, (rebuilding.folders.beside / logs.FIRST).read_bytes())
+    rebuilding.used.replace(offset_log.FIRST, (rebuilding.folders.beside / offset_log.FIRST).read_bytes())
     command._require_in_order()
     progress = f"{rebuilding.settings.redis.prefix}:progress"
     rebuilding.client.hset(progress, "writing", "1 8")

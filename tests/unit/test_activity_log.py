@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from service import clock
-from service.checkpoint.logs import Position
 from service.micro_batch import MicroBatch
 from service.monitoring.activity_log import ABSENT_AFTER, EVERY_S, QUIET_S, ActivityLog, percentile
 from service.pipeline.builder import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from service.settings import Settings, parse
+from service.spark.internals.offset_log import Position
 from tests.stream.records import BASE_MS
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from service.checkpoint import logs
-from service.checkpoint.logs import Position
 from service.errors import CheckpointError
 from service.micro_batch import MicroBatch
 from service.spark.files import Local
+from service.spark.internals import damage, log_files, offset_log
+from service.spark.internals.offset_log import Position
 
 CONF = {"conf": {"spark.sql.shuffle.partitions": "8"}}
 
@@ -46,9 +47,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_committed_batch_is_gone_on_from(folder: Path) -> None:
-    assert logs.damage(Local(folder)) == {}
-    assert logs.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}})
-    assert logs.partitions(Local(folder)) == 8
+    assert logs.damaged(Local(folder)) == {}
+    assert offset_log.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}})
+    assert offset_log.partitions(Local(folder)) == 8
 
 
 def test_the_last_committed_batch_is_read_with_its_watermark_or_refused(folder: Path) -> None:
@@ -63,23 +64,23 @@ def test_the_last_committed_batch_is_read_with_its_watermark_or_refused(folder: 
 
 def test_a_batch_that_is_not_committed_is_replayed_from_its_beginning(folder: Path) -> None:
     offsets(folder, 10, 1000, 10000)
-    assert logs.damage(Local(folder)) == {}
-    assert logs.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}}, is_repeated=True)
+    assert logs.damaged(Local(folder)) == {}
+    assert offset_log.position(Local(folder)) == Position(10, {"readings": {0: 900, 1: 9000}}, is_repeated=True)
 
 
 def test_the_first_batch_begins_where_the_source_said(tmp_path: Path) -> None:
     write(tmp_path / "metadata", '{"id":"x"}')
     write(tmp_path / "sources/0/0", '\0v1\n{"readings":{"0":3,"1":4}}')
-    assert logs.position(Local(tmp_path)) is None
+    assert offset_log.position(Local(tmp_path)) is None
     offsets(tmp_path, 0, 50, 60)
-    assert logs.position(Local(tmp_path)) == Position(0, {"readings": {0: 3, 1: 4}}, is_repeated=True)
+    assert offset_log.position(Local(tmp_path)) == Position(0, {"readings": {0: 3, 1: 4}}, is_repeated=True)
 
 
 def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "offsets/0", 'v1\n{}\n{"logOffset":0}')
     write(tmp_path / "commits/0", "v1\n{}")
     with pytest.raises(CheckpointError, match="another program's"):
-        logs.position(Local(tmp_path))
+        offset_log.position(Local(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
         (lambda c: (c / "commits/9").write_text("v1"), "commits/9", "cut short"),
         (lambda c: (c / "offsets/9").unlink(), "offsets/9", "commits/9 is there"),
         (
-            lambda c: (offsets(c, 10, 1, 1), *((c / log / "9").unlink() for log in logs.LOGS)),
+            lambda c: (offsets(c, 10, 1, 1), *((c / log / "9").unlink() for log in ("offsets", "commits"))),
             "offsets/9",
             "batch 10 begins where it ends",
         ),
@@ -101,15 +102,15 @@ def test_the_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
 )
 def test_damage_of_the_logs_is_named(folder: Path, harm: Callable[[Path], object], name: str, why: str) -> None:
     harm(folder)
-    damage = logs.damage(Local(folder))
-    assert list(damage) == [name]
-    assert why in damage[name]
+    found = logs.damaged(Local(folder))
+    assert list(found) == [name]
+    assert why in found[name]
 
 
 def test_a_commit_that_is_gone_is_no_damage_its_batch_is_replayed(folder: Path) -> None:
     (folder / "commits/9").unlink()
-    assert logs.damage(Local(folder)) == {}
-    assert logs.position(Local(folder)) == Position(9, {"readings": {0: 800, 1: 8000}}, is_repeated=True)
+    assert logs.damaged(Local(folder)) == {}
+    assert offset_log.position(Local(folder)) == Position(9, {"readings": {0: 800, 1: 8000}}, is_repeated=True)
 
 
 def with_sums(path: Path, content: bytes, block: int = 512) -> None:
@@ -137,16 +138,16 @@ def test_a_local_file_is_compared_with_its_checksums(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         assert f"from byte {at} on" in Local(tmp_path).problem("x")
     path.unlink()
-    assert Local(tmp_path).problem("x") == logs.MISSING
+    assert Local(tmp_path).problem("x") == log_files.MISSING
 
 
 def test_an_offset_that_has_become_another_number_is_damage(folder: Path) -> None:
     content = (folder / "offsets/9").read_bytes()
     with_sums(folder / "offsets/9", content)
-    assert logs.damage(Local(folder)) == {}
+    assert logs.damaged(Local(folder)) == {}
     (folder / "offsets/9").write_bytes(content.replace(b"9000", b"1000"))
-    assert "from byte 0 on" in logs.damage(Local(folder))["offsets/9"]
-    assert logs.damaged(folder) == [folder / "offsets/9"]
+    assert "from byte 0 on" in logs.damaged(Local(folder))["offsets/9"]
+    assert logs.damaged_files(folder) == [folder / "offsets/9"]
 
 
 def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
@@ -157,14 +158,14 @@ def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
         with_sums(tmp_path / f"state/0/0/{batch + 1}_{batch}a.zip", b"x")
     for name in ("4_3b.zip", *(f"{n}_{n - 1}b.changelog" for n in range(3, 9))):
         with_sums(store / name, b"x")
-    assert logs.state_damage(Local(tmp_path), last_committed=7) == {}
+    assert damage.of_state(Local(tmp_path), last_committed=7) == {}
     for version in (3, 4, 5, 7):  # 3 and 4 are in the snapshot
         (store / f"{version}_{version - 1}b.changelog").unlink()
     with_sums(store / "7_other.changelog", b"x")  # of an attempt that was not committed
     with_sums(store / "9_8b.zip", b"x")  # of a batch that was not committed: it will be made again
-    damage = logs.state_damage(Local(tmp_path), last_committed=7)
-    assert damage == {f"state/0/1/{n}_{n - 1}b.changelog": logs.MISSING for n in (5, 7)}
+    found = damage.of_state(Local(tmp_path), last_committed=7)
+    assert found == {f"state/0/1/{n}_{n - 1}b.changelog": log_files.MISSING for n in (5, 7)}
     with_sums(store / "8_other.zip", b"x")
-    assert logs.state_damage(Local(tmp_path), last_committed=7) == damage
+    assert damage.of_state(Local(tmp_path), last_committed=7) == found
     with_sums(store / "8_7b.zip", b"x")
-    assert logs.state_damage(Local(tmp_path), last_committed=7) == {}
+    assert damage.of_state(Local(tmp_path), last_committed=7) == {}
