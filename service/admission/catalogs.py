@@ -28,6 +28,7 @@ from service.checkpoint import resume
 from service.errors import CheckpointError, SchemaError
 from service.settings import Input, NamedInput, Settings
 from service.spark.files import Files
+from service.spark.internals import jvm
 from service.spark.internals.offset_log import Position
 
 
@@ -116,11 +117,10 @@ def new_catalog(
     spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None
 ) -> Catalogs:
     """Return the catalogs of the settings' checkpoint, not yet opened. Raises CheckpointError."""
-    session: Any = spark
 
     def check(schema: Mapping[str, Any]) -> None:
         try:
-            session._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+            jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             msg = f"is no Avro schema: {cause.getMessage()}"

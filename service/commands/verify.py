@@ -18,7 +18,7 @@ from service.checkpoint import logs, manifest
 from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark.files import Folder, opened
-from service.spark.internals import commit_log, damage, log_files, offset_log, state_files
+from service.spark.internals import commit_log, damage, jvm, log_files, offset_log, state_files
 from state import codec, reader
 
 Watch = Callable[[int, int], object]
@@ -127,7 +127,7 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
 
 def message(error: Exception) -> str:
     """Return the innermost of the JVM's exceptions, or ours, on one line."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    java: Any = jvm.throwable(error)
     if java is None:
         return " ".join(str(error).split())[:500]
     while java.getCause() is not None:

@@ -23,6 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from service.errors import CheckpointError, SetupError
+from service.spark.internals import jvm
 
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 """The messages of file systems without free space."""
@@ -33,8 +34,6 @@ MAKE_ROOM = (
     "Make room on the checkpoint's disk and start again: docs/operator/procedures.md#the-checkpoints-disk-is-full"
 )
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
-_MANAGER = f"{_MANAGERS}CheckpointFileManager$"
 _OBJECT_STORES = frozenset({"s3a"})
 _EXISTS = ("FileAlreadyExistsException", "RemoteFileChangedException")
 """Hadoop's and Spark's own; that of S3 for a condition that is not met."""
@@ -141,10 +140,9 @@ class Files:
     """A folder, through the JVM. Hadoop verifies checksums (of blocks, or in local .crc files) while it reads."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        session: Any = spark
         self.root = root
-        self._jvm = session._jvm
-        self._conf = session._jsparkSession.sessionState().newHadoopConf()
+        self._jvm = jvm.of(spark)
+        self._conf = jvm.hadoop_settings(spark)
         try:
             with _named(root):
                 self._path = self._jvm.org.apache.hadoop.fs.Path(root)
@@ -262,7 +260,7 @@ class Files:
             return
         with _named(name):
             # createAtomic makes a temporary file beside it and renames that when it is closed.
-            manager = getattr(getattr(self._jvm, _MANAGER), "MODULE$").create(self._path, self._conf)
+            manager = jvm.file_manager(self._jvm, self._path, self._conf)
             folder = self._at(name.rpartition("/")[0])
             if not manager.exists(folder):
                 manager.mkdirs(folder)
@@ -299,7 +297,7 @@ def manager(root: str) -> str:
         return ""
     if scheme in _OBJECT_STORES:
         return "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-    return f"{_MANAGERS}FileContextBasedCheckpointFileManager"
+    return f"{jvm.MANAGERS}FileContextBasedCheckpointFileManager"
 
 
 def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:

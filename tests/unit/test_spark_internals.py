@@ -1,10 +1,15 @@
-"""A checkpoint's logs: where a query goes on, and what is noticed of files that are damaged or gone."""
+"""What Tidemark takes from Spark without a promise is in service/spark/internals: an upgrade of Spark checks that package.
 
+tests/integration/test_spark_internals.py runs it on the installed Spark.
+"""
+
+import ast
 import json
+import re
 import shutil
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +18,64 @@ from service.checkpoint import logs
 from service.errors import CheckpointError
 from service.micro_batch import MicroBatch
 from service.spark.files import Local
-from service.spark.internals import damage, log_files, offset_log
+from service.spark.internals import commit_log, damage, log_files, offset_log, state_files
 from service.spark.internals.offset_log import Position
+
+ROOT = Path(__file__).resolve().parents[2]
+INTERNALS = ROOT / "service/spark/internals"
+PRIVATE = {
+    "_jvm",
+    "_jsc",
+    "_jdf",
+    "_jc",
+    "_jsq",
+    "_jsparkSession",
+    "_gateway",
+    "_ensure_initialized",
+    "_conf",
+    "_origin",
+}
+"""Fields of PySpark's objects that lead into the JVM. `self._jvm` is a field of ours."""
+FILES = re.compile(
+    r"^(offsets|commits|state|sources)/|stateUniqueIds|stateStoreInfo|org\.apache\.spark\.sql\.execution"
+)
+"""Names of Spark's files, and of members in them."""
+ALLOWED = {"service/spark/home.py", "service/spark/jars.py", "service/spark/session.py", "service/spark/pyworker.py"}
+"""They have names of Spark's packages in settings."""
+MODULES = [
+    path
+    for package in ("service", "state")
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if INTERNALS not in path.parents
+]
+
+
+def private_fields(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+            if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Call) and any(isinstance(a, ast.Constant) and a.value in PRIVATE for a in node.args):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def names_of_files(tree: ast.AST) -> Iterator[str]:
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts
+        if is_text and FILES.search(node.value):
+            yield f"line {node.lineno}: {node.value!r}"
+
+
+def test_no_module_but_those_of_internals_uses_a_private_field_of_pyspark() -> None:
+    found = {str(path.relative_to(ROOT)): [*private_fields(ast.parse(path.read_text()))] for path in MODULES}
+    assert {name: uses for name, uses in found.items() if uses} == {}
+
+
+def test_no_module_but_those_of_internals_names_a_file_of_sparks() -> None:
+    found = {str(path.relative_to(ROOT)): [*names_of_files(ast.parse(path.read_text()))] for path in MODULES}
+    assert {name: uses for name, uses in found.items() if uses and name not in ALLOWED} == {}
+
 
 CONF = {"conf": {"spark.sql.shuffle.partitions": "8"}}
 
@@ -169,3 +230,29 @@ def test_the_changes_since_a_snapshot_must_all_be_there(tmp_path: Path) -> None:
     assert damage.of_state(Local(tmp_path), last_committed=7) == found
     with_sums(store / "8_7b.zip", b"x")
     assert damage.of_state(Local(tmp_path), last_committed=7) == {}
+
+
+def test_offsets_are_replaced_and_nothing_else(folder: Path) -> None:
+    before = (folder / "offsets/9").read_text().split("\n")
+    offset_log.replace(Local(folder), 9, {"readings": {0: 5, 1: 6}})
+    after = (folder / "offsets/9").read_text().split("\n")
+    assert after[:2] == before[:2]
+    assert after[2:] == ['{"readings":{"0":5,"1":6}}'] * 2
+    offset_log.replace(Local(folder), -1, {"readings": {0: 1}})
+    assert (folder / offset_log.FIRST).read_bytes() == b'\0v1\n{"readings":{"0":1}}'
+    assert offset_log.first(Local(folder)) == {"readings": {0: 1}}
+
+
+def test_the_partitions_and_attempts_of_a_batch_are_set_and_nothing_else(folder: Path) -> None:
+    files = Local(folder)
+    offset_log.set_partitions(files, 9, 3)
+    offset_log.set_partitions(files, 11, 3)  # not begun
+    assert offset_log.partitions(files) == 3
+    assert offset_log.ends(files, 9) == {"readings": {0: 900, 1: 9000}}
+    commit_log.set_attempts(files, 9, ["a", "b"])
+    assert commit_log.attempts(files, 9) == {"state/0/0": "a", "state/0/1": "b"}
+    assert log_files.content(files, "commits/9")["nextBatchWatermarkMs"] == 0
+    write(folder / "state/0/_metadata/v2/0", 'v2\n{"stateStoreInfo":[{"storeName":"default","numPartitions":8}]}')
+    state_files.set_partitions(files, 3)
+    stores = log_files.content(files, "state/0/_metadata/v2/0")["stateStoreInfo"]
+    assert stores == [{"storeName": "default", "numPartitions": 3}]
