@@ -150,7 +150,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/checkpoint/event_time.py",
-                "        noted = _UNREAD.read(self.files, _unread_name(micro_batch.batch))",
+                "        noted = UNREAD.read(self.files, _unread_name(micro_batch.batch))",
                 "        noted = None",
             ),
         ),

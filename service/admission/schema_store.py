@@ -42,7 +42,7 @@ class Index(BaseModel):
         return batch <= self.decided and (self.all or schema_id in self.refused)
 
 
-_INDEX = Document[Index](f"{FOLDER}/{INDEX}", Index)
+DOCUMENT = Document[Index](f"{FOLDER}/{INDEX}", Index)
 
 
 class Files(Readable, Writable, Protocol):
@@ -60,7 +60,7 @@ class SchemaStore:
 
     def index(self) -> Index | None:
         """Return the index; None for a new checkpoint, and for one of a version without an index."""
-        return _INDEX.read(self.files, self._path(INDEX))
+        return DOCUMENT.read(self.files, self._path(INDEX))
 
     def schemas(self, index: Index) -> dict[int, dict[str, Any]]:
         """Return the stored schemas of the index, by id."""
@@ -78,7 +78,7 @@ class SchemaStore:
         return schemas
 
     def write_index(self, index: Index) -> None:
-        _INDEX.write(self.files, index, self._path(INDEX))
+        DOCUMENT.write(self.files, index, self._path(INDEX))
 
     def write_schema(self, schema_id: int, schema: Mapping[str, Any]) -> None:
         store(self.files, self._schema(schema_id), json.dumps(schema).encode(), is_synced=True)

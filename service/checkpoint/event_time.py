@@ -87,8 +87,8 @@ class _After:
     limit: int | None = None
 
 
-_AFTER = Document[_After](FOLDER, _After, is_synced=False, omits_none=True)
-_UNREAD = Document[tuple[tuple[str, int], ...]](FOLDER, tuple[tuple[str, int], ...], is_synced=False)
+AFTER = Document[_After](FOLDER, _After, is_synced=False, omits_none=True)
+UNREAD = Document[tuple[tuple[str, int], ...]](FOLDER, tuple[tuple[str, int], ...], is_synced=False)
 
 
 def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
@@ -99,7 +99,7 @@ def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
     """
     if batch < 0:
         return EventTime(), NO_LIST, None
-    noted = _AFTER.required(folder, f"{FOLDER}/{batch}")
+    noted = AFTER.required(folder, f"{FOLDER}/{batch}")
     return EventTime(noted.watermark_ms, noted.newest_ms), noted.devices, noted.limit
 
 
@@ -142,7 +142,7 @@ class Log:
 
     def note(self, batch: int, after: EventTime, devices: int = NO_LIST, limit: int | None = None) -> None:
         """Write the event time after a batch and the limit of the next one, before the batch is committed."""
-        _AFTER.write(self.files, _After(after.watermark_ms, after.newest_ms, devices, limit), f"{FOLDER}/{batch}")
+        AFTER.write(self.files, _After(after.watermark_ms, after.newest_ms, devices, limit), f"{FOLDER}/{batch}")
         self._last = batch, after, devices, limit
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
@@ -160,7 +160,7 @@ class Log:
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             self._read_s.clear()
             return frozenset()
-        noted = _UNREAD.read(self.files, _unread_name(micro_batch.batch))
+        noted = UNREAD.read(self.files, _unread_name(micro_batch.batch))
         if noted is None:
             if is_small:
                 return frozenset()
@@ -198,7 +198,7 @@ class Log:
 
     def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
         """Write again which partitions a batch leaves unread."""
-        _UNREAD.write(self.files, tuple(partitions), _unread_name(batch))
+        UNREAD.write(self.files, tuple(partitions), _unread_name(batch))
 
 
 def has_ahead(files: Files | Local) -> bool:
@@ -208,7 +208,7 @@ def has_ahead(files: Files | Local) -> bool:
 
 def noted_unread(folder: Folder, batch: int) -> Sequence[tuple[str, int]]:
     """Return the partitions that a batch was begun with as unread, () for none. Raises CheckpointError."""
-    return _UNREAD.read(folder, _unread_name(batch)) or ()
+    return UNREAD.read(folder, _unread_name(batch)) or ()
 
 
 def _unread_name(batch: int) -> str:

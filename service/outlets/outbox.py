@@ -29,7 +29,7 @@ from state.layout import Changes, session_schema
 from state.windows import concat
 
 FOLDER = "outlets"
-_TERM = Document[int](f"{FOLDER}/term", int)
+TERM = Document[int](f"{FOLDER}/term", int)
 _LENGTH = struct.Struct("<I")
 
 
@@ -139,11 +139,11 @@ class Outbox:
 
     def begin(self, epoch: int) -> None:
         """Note the epoch of a term. Raises EpochBehindError if a larger one was noted."""
-        noted = _TERM.read(self.files) or 0
+        noted = TERM.read(self.files) or 0
         if noted > epoch:
             raise EpochBehindError(noted)
         if noted < epoch:
-            _TERM.write(self.files, epoch)
+            TERM.write(self.files, epoch)
 
     def set_aside(self, outlet: str, position: Position, rows: pa.Table, reasons: Sequence[str]) -> str:
         """Store rows of an entry that an outlet refuses, and return where. The same entry replaces its file."""

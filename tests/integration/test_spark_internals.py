@@ -10,7 +10,7 @@ from load.servers.redis import Redis
 from service.checkpoint import logs
 from service.spark.files import Files, Local
 from service.spark.internals import commit_log, damage, jvm, log_files, offset_log, state_files
-from state import reader
+from tests.checkpoint_files import kind
 from tests.integration.world import World
 from tests.stream.records import reading
 
@@ -45,6 +45,7 @@ def test_the_logs_and_the_state_of_a_query_are_read_as_spark_wrote_them(world: W
             names = {f"{store}/{name}" for name in folder.names(store)}
             assert names & {f(store, batch, attempt) for f in (state_files.changelog, state_files.snapshot)}
         assert damage.of_logs(folder) == damage.of_state(folder, batch) == {}
+        assert [file.name for file in folder.walk() if kind(file.name) is None] == [], "contents.py lists all files"
         committed = logs.committed(folder)
         assert committed is not None
         assert (committed.batch, committed.start, committed.end) == (batch, {world.topic: {0: 0, 1: 0}}, end)
@@ -68,8 +69,8 @@ def test_a_query_runs_on_after_edits_of_its_files(world: World, spark: SparkSess
     places = world.term()
     assert places == []
     assert offset_log.ends(files, batch + 1) == {world.topic: {0: 6, 1: 6}}
-    [(_, state)] = [each for each in reader.states(spark, str(files)) if each[1].devices.num_rows]
-    assert state.devices["count"].to_pylist() == [10], "two records of twelve were passed over"
+    windows = [value for name, value in world.values().items() if name.startswith("window:device")]
+    assert sum(int(value["count"]) for value in windows) == 10, "two of twelve records were passed over"
 
 
 def test_the_jvm_says_where_its_files_are_and_how_many_cores_it_has(spark: SparkSession, tmp_path: Path) -> None:
