@@ -20,17 +20,15 @@ T = TypeVar("T")
 
 
 class Readable(Protocol):
-    """A folder whose files can be read."""
+    """A folder whose files can be read. Raises FileNotFoundError or another OSError."""
 
-    def read(self, name: str) -> bytes:
-        """Return a file's content. Raises FileNotFoundError or another OSError."""
+    def read(self, name: str) -> bytes: ...
 
 
 class Writable(Protocol):
-    """A folder whose files can be replaced."""
+    """A folder whose files can be written in full or not at all. Raises OSError."""
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Write a file in full or not at all. Raises OSError."""
+    def replace(self, name: str, content: bytes) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ def committed(folder: Folder) -> MicroBatch | None:
     return MicroBatch(0, batch, event_time.read(folder, batch)[0].watermark_ms, start, offset_log.ends(folder, batch))
 
 
-def damaged(folder: Folder) -> Mapping[str, str]:
-    """Return the files that a restarted query cannot use, and why: of the logs only, and empty without damage."""
-    reasons = dict(damage.of_logs(folder))
+def damaged(folder: Folder, newest: int | None = damage.NEWEST) -> Mapping[str, str]:
+    """Return the files that a restarted query cannot use, and why: as `damage.of_logs`, and of the log of event time."""
+    reasons = dict(damage.of_logs(folder, newest))
     batch = commit_log.last(folder)
     if batch is not None:
         # The next batch begins with the event time of the last committed one.

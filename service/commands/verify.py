@@ -83,13 +83,7 @@ def _damage(folder: Folder, report: Report, watch: Watch) -> dict[str, str]:
     offsets, commits = log_files.numbers(folder, offset_log.FOLDER), commit_log.numbers(folder)
     report.batches, report.committed = len(offsets), max(commits, default=None)
     report.next_batch = report.committed + 1 if report.committed is not None else 0
-    reasons = dict(logs.damaged(folder))
-    for log, batches in ((offset_log.FOLDER, offsets), (commit_log.FOLDER, commits)):
-        for batch in batches:
-            name = f"{log}/{batch}"
-            why = log_files.problem(folder, name)
-            if why and (why != log_files.MISSING or batch == batches[-1]):
-                reasons.setdefault(name, why)
+    reasons = dict(logs.damaged(folder, newest=None))
     try:
         there = manifest.read(folder)
     except CheckpointError as error:

@@ -12,18 +12,18 @@ from service.spark.internals.log_files import MISSING, NOT_WHOLE
 METADATA = "metadata"
 """The file with the id of the query."""
 NEWEST = 3
-"""How many of the newest files of a log `of_logs` reads. A restarted query reads the last two."""
+"""Files of a log. A restarted query reads the last two."""
 
 
-def of_logs(folder: Folder) -> Mapping[str, str]:
-    """Return the files of the logs that a restarted query cannot use, and why: the newest ones only.
+def of_logs(folder: Folder, newest: int | None = NEWEST) -> Mapping[str, str]:
+    """Return the files that a restarted query cannot use, and why, of the newest files of each log; of all with None.
 
     State files are not read here: Spark reads those it needs before it writes anything.
     """
     offsets, commits = log_files.numbers(folder, offset_log.FOLDER), commit_log.numbers(folder)
     reasons = {}
     for log, batches in ((offset_log.FOLDER, offsets), (commit_log.FOLDER, commits)):
-        for batch in batches[-NEWEST:]:
+        for batch in batches[-newest:] if newest else batches:
             name = f"{log}/{batch}"
             if why := log_files.problem(folder, name):
                 reasons[name] = why

@@ -4,6 +4,7 @@ Spark writes `offsets/N` before the batch runs, and `commits/N` after it. The ne
 not in `commits` (4.1.4).
 """
 
+import json
 from dataclasses import dataclass
 
 from service.errors import CheckpointError
@@ -48,7 +49,7 @@ def position(folder: Folder) -> Position | None:
         return None
     if begun in commit_log.numbers(folder):
         return Position(begun + 1, ends(folder, begun))
-    return Position(begun, ends(folder, begun - 1) if begun > 0 else first(folder), is_repeated=True)
+    return Position(begun, ends(folder, begun - 1), is_repeated=True)
 
 
 def is_begun(folder: Folder) -> bool:
@@ -63,14 +64,20 @@ def first(folder: Folder) -> Offsets:
 
 
 def ends(folder: Folder, batch: int) -> Offsets:
-    """Return the end of a batch that was begun. Raises CheckpointError."""
+    """Return the end of a batch that was begun; with batch -1 the begin of the first one. Raises CheckpointError, or OSError."""
+    return plan(folder, batch)[0] if batch >= 0 else first(folder)
+
+
+def plan(folder: Folder, batch: int) -> tuple[Offsets, int]:
+    """Return the end of a batch that was begun, and when it was planned (ms). Raises CheckpointError, or OSError."""
+    _, settings, *lines = folder.read(name(batch)).decode().split("\n")
     # Spark writes a line for every branch of the plan that reads the source, all with the same offsets.
-    sources = {line for line in folder.read(name(batch)).decode().split("\n")[2:] if line != "-"}
+    sources = {line for line in lines if line != "-"}
     if len(sources) != 1:
         what = f"{folder}/{name(batch)} reads {len(sources)} sources, not one"
         raise CheckpointError(what, remedy=_OTHERS)
     try:
-        return parse_offsets(sources.pop())
+        return parse_offsets(sources.pop()), int(json.loads(settings).get("batchTimestampMs", 0))
     except (ValueError, AttributeError) as error:
         what = f"{folder}/{name(batch)} has no offsets of Kafka's: {error}"
         raise CheckpointError(what, remedy=_OTHERS) from error
