@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer
-from pyspark.sql import SparkSession
 
 from service.checkpoint import manifest
 from service.checkpoint.document import Document, unwritable
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
-from service.spark.files import Files, Local, opened
+from service.spark.files import Files, Local
 from service.units import format_time
 
 FOLDER = "views"
@@ -251,11 +250,6 @@ class Log:
     """The files of a checkpoint, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
     files: Files | Local
-
-    @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
-        """Files of this machine are written without the JVM."""
-        return cls(opened(spark, checkpoint))
 
     def at(self, batch: int) -> Versions | None:
         """Return the versions that a batch has, None where the checkpoint has none for it."""

@@ -89,7 +89,7 @@ class Local:
     def replace(self, name: str, content: bytes, *, is_synced: bool = False) -> None:
         """Write a file in full or not at all, and create its folder if needed; OSError.
 
-        With `is_synced` the content is on the disk before the file has its name.
+        With `is_synced` the content is on the disk before the file has its name, and the name when this returns.
         """
         path = self.root / name
         new = path.with_name(f".{path.name}.new")
@@ -99,11 +99,12 @@ class Local:
             path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(content)
         if is_synced:
-            with new.open("rb") as written:
-                os.fsync(written.fileno())
+            _sync(new)
         # Hadoop's checksums of a former content, which the JVM has written, would refuse this one.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         os.replace(new, path)
+        if is_synced:
+            _sync(path.parent)
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; OSError."""
@@ -315,6 +316,15 @@ def opened(session: SparkSession, root: str) -> Files | Local:
     """Return the folder `root`: without the JVM if it is of this machine, else by the session's file systems. Raises as Files."""
     path = local(root)
     return Local(path) if path is not None else Files(session, root)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 @contextmanager

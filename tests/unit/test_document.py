@@ -1,8 +1,9 @@
 """Own files of the checkpoint: what is written is read back, and an error names the file, the field and the remedy."""
 
 import errno
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -86,3 +87,20 @@ def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     folder = Local(tmp_path)
     folder.replace(FILE.name, b'{"format": 1, "offsets": {}, "more": 1}')
     assert FILE.read(folder) == Content({})
+
+
+def test_a_document_and_its_name_are_on_the_disk_unless_it_is_written_with_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def noted(number: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{number}")).name, (tmp_path / FILE.name).exists()))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    FILE.write(Local(tmp_path), Content({}))
+    assert synced == [(".file.json.new", False), ("folder", True)], "the content before the name, and then the name"
+    replace(FILE, is_synced=False).write(Local(tmp_path), Content({}))
+    assert len(synced) == 2
