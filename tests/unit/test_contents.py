@@ -77,7 +77,7 @@ WRITTEN = {
         "since": {"1": {}, "2": {"readings": {"0": 4}}}}""",
     outbox.TERM: "12",
 }
-"""What version 0.2.0 writes. It starts on a checkpoint that this version has written, and this version on its own."""
+"""What the version without `Document` writes: each of both must start on a checkpoint of the other one."""
 
 
 @pytest.mark.parametrize("document", WRITTEN, ids=lambda each: each.name)
