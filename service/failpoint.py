@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark import SparkContext
+import psutil
 
 from service.errors import QueryError, SettingsError
 
@@ -126,5 +126,5 @@ def _jvm() -> int | None:
     """The driver's JVM: our parent under spark-submit, our child otherwise. None in an executor's worker."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return os.getppid()
-    process = getattr(SparkContext._gateway, "proc", None)
-    return process.pid if process is not None else None
+    children = psutil.Process().children()
+    return next((child.pid for child in children if any("SparkSubmit" in word for word in child.cmdline())), None)

@@ -150,8 +150,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/checkpoint/event_time.py",
-                "        noted: list",
-                "        raise FileNotFoundError\n        noted: list",
+                "        noted = UNREAD.read(self.files, _unread_name(micro_batch.batch))",
+                "        noted = None",
             ),
         ),
         ("tests/unit/test_event_time.py::test_a_replay_is_told_the_same_unread_partitions",),

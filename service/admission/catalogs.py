@@ -25,10 +25,11 @@ from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 from service.checkpoint import resume
-from service.checkpoint.logs import Position
 from service.errors import CheckpointError, SchemaError
 from service.settings import Input, NamedInput, Settings
 from service.spark.files import Files
+from service.spark.internals import jvm
+from service.spark.internals.offset_log import Position
 
 LOOK_UPS = 3
 """Times that one batch may stop to look up schema ids: each time, another task may report new ones."""
@@ -145,11 +146,10 @@ def new_catalog(
     spark: SparkSession, settings: Settings, count: Callable[[str], None] = lambda _result: None
 ) -> Catalogs:
     """Return the catalogs of the settings' checkpoint, not yet opened. Raises CheckpointError."""
-    session: Any = spark
 
     def check(schema: Mapping[str, Any]) -> None:
         try:
-            session._jvm.org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+            jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             msg = f"is no Avro schema: {cause.getMessage()}"

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
+from service.checkpoint.document import store, unwritable
 from service.checkpoint.event_time import NO_LIST
-from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.files import Files, Local
 from service.spark.handed_out import hand_out
 from state import reader
 from state.columns import array
@@ -108,14 +109,13 @@ class DeviceLimit:
             return self.files.read(f"{FOLDER}/{batch}")
         except FileNotFoundError:
             content = self._listed(batch)
+        store(self.files, f"{FOLDER}/{batch}", content)
         try:
-            self.files.replace(f"{FOLDER}/{batch}", content)
             for name in self.files.names(FOLDER):
                 if name != str(batch):
                     self.files.remove(f"{FOLDER}/{name}")
         except OSError as error:
-            what = f"{self.files}/{FOLDER}/{batch}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+            raise unwritable(self.files, FOLDER, error) from error
         return content
 
     def _listed(self, batch: int) -> bytes:

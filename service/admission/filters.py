@@ -20,6 +20,7 @@ from pyspark.sql import types as t
 from service.errors import SettingsError
 from service.reference.attributes import DEVICE
 from service.settings import Settings
+from service.spark.internals import jvm
 
 FUNCTIONS = frozenset(
     {
@@ -90,9 +91,8 @@ def add(frame: DataFrame, predicates: Mapping[str, str], values: Mapping[str, Co
 
 def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> Iterator[str]:
     """Yield the names in a predicate."""
-    session: Any = spark
     try:
-        parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(where)
+        parsed = jvm.session(spark).sessionState().sqlParser().parseExpression(where)
     except PySparkException as error:
         raise _refused(place, where, _first_line(error)) from error
     except Py4JError as error:

@@ -24,10 +24,10 @@ from service import clock
 from service.admission.schema_sources import Schemas, SchemaSet, Source, schema_source, with_reader
 from service.admission.schema_store import Index, SchemaStore
 from service.admission.unknown_schemas import ALL, ids_text
-from service.checkpoint.logs import Position
 from service.errors import RegistryError, SchemaError
 from service.micro_batch import Offsets
 from service.settings import Settings
+from service.spark.internals.offset_log import Position
 from service.units import format_duration
 
 MAX_REFUSED = 256

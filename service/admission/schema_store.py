@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from service.admission.registry import record
-from service.errors import CheckpointError
+from service.checkpoint.document import Document, Readable, Writable, damaged, store
 from service.micro_batch import Offsets
-from service.spark import files
 from service.spark.files import RESTORE
 
 FOLDER = "schemas"
@@ -43,12 +42,11 @@ class Index(BaseModel):
         return batch <= self.decided and (self.all or schema_id in self.refused)
 
 
-class Files(Protocol):
+DOCUMENT = Document[Index](f"{FOLDER}/{INDEX}", Index)
+
+
+class Files(Readable, Writable, Protocol):
     """The files of a checkpoint: service/spark/files.py."""
-
-    def read(self, name: str) -> bytes: ...
-
-    def replace(self, name: str, content: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +60,7 @@ class SchemaStore:
 
     def index(self) -> Index | None:
         """Return the index; None for a new checkpoint, and for one of a version without an index."""
-        try:
-            return Index.model_validate_json(self.files.read(self._path(INDEX)))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            msg = f"{self.files}/{self._path(INDEX)} is damaged: {' '.join(str(error).split())}"
-            raise CheckpointError(msg, remedy=RESTORE) from error
+        return DOCUMENT.read(self.files, self._path(INDEX))
 
     def schemas(self, index: Index) -> dict[int, dict[str, Any]]:
         """Return the stored schemas of the index, by id."""
@@ -81,23 +73,15 @@ class SchemaStore:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                msg = f"{self.files}/{name} is damaged: {error}"
                 remedy = f"Delete it: the service reads it from the registry again. Or: {RESTORE}"
-                raise CheckpointError(msg, remedy=remedy) from error
+                raise damaged(self.files, name, error, remedy) from error
         return schemas
 
     def write_index(self, index: Index) -> None:
-        self._replace(self._path(INDEX), index.model_dump_json())
+        DOCUMENT.write(self.files, index, self._path(INDEX))
 
     def write_schema(self, schema_id: int, schema: Mapping[str, Any]) -> None:
-        self._replace(self._schema(schema_id), json.dumps(schema))
-
-    def _replace(self, name: str, text: str) -> None:
-        try:
-            self.files.replace(name, text.encode())
-        except OSError as error:
-            msg = f"{self.files}/{name} cannot be written: {error}"
-            raise files.unusable(msg, remedy="Let the service's user write there") from error
+        store(self.files, self._schema(schema_id), json.dumps(schema).encode(), is_synced=True)
 
     def _schema(self, schema_id: int) -> str:
         return self._path(f"{schema_id}.{_SUFFIXES[self.format]}")

@@ -7,18 +7,15 @@ before that batch runs, so that a replay has the same. The state drops a view's 
 (state/windows.py); Redis keeps them until the next batch begins, when the batch without the view is committed.
 """
 
-import json
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from service import clock
-from service.errors import CheckpointError
+from service.checkpoint.document import Document
 from service.kafka import offsets
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
-from service.spark.files import RESTORE, Files, Folder, Local, unusable
-
-NAME = "endless/views.json"
+from service.spark.files import Files, Folder, Local
 
 Pair = tuple[str, str]
 """View and measure."""
@@ -37,6 +34,9 @@ class Beginning:
     @property
     def pair(self) -> Pair:
         return self.view, self.measure
+
+
+DOCUMENT = Document[tuple[Beginning, ...]]("endless/views.json", tuple[Beginning, ...])
 
 
 @dataclass(slots=True)
@@ -79,7 +79,8 @@ class Beginnings:
             entries += [Beginning(*pair, from_ms, batch) for pair in new]
         if tuple(entries) != self._all():
             fence()
-            self._write(entries)
+            DOCUMENT.write(self.files, tuple(entries))
+            self._entries = tuple(entries)
         return {each.pair: each.from_ms for each in entries if each.ended is None}
 
     def _all(self) -> tuple[Beginning, ...]:
@@ -87,24 +88,10 @@ class Beginnings:
             self._entries = read(self.files)
         return self._entries
 
-    def _write(self, entries: list[Beginning]) -> None:
-        try:
-            self.files.replace(NAME, json.dumps([asdict(each) for each in entries]).encode())
-        except OSError as error:
-            what = f"{self.files}/{NAME}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
-        self._entries = tuple(entries)
-
 
 def read(folder: Folder) -> tuple[Beginning, ...]:
     """Return the entries of a checkpoint. Raises CheckpointError."""
-    try:
-        return tuple(Beginning(**each) for each in json.loads(folder.read(NAME)))
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, TypeError) as error:
-        what = f"{folder}/{NAME} is damaged: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+    return DOCUMENT.read(folder) or ()
 
 
 def stored(folder: Folder, wanted: Collection[Pair]) -> dict[Pair, int]:

@@ -15,21 +15,19 @@ Only two kinds of batches leave records unread that existed when they were plann
 batch reads all of them, and later records are not older, by the broker's time, than those it has read.
 """
 
-import json
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from service import clock
-from service.errors import CheckpointError
+from service.checkpoint.document import Document, store
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
-from service.spark.files import RESTORE, Files, Folder, Local, opened, unusable
+from service.spark.files import Files, Folder, Local, opened
 from state.watermark import EventTime
 
 FOLDER = "event_time"
@@ -42,23 +40,28 @@ NO_LIST = -1
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _After:
+    watermark_ms: int
+    newest_ms: int
+    devices: int = NO_LIST
+    limit: int | None = None
+
+
+AFTER = Document[_After](FOLDER, _After, is_synced=False, omits_none=True)
+UNREAD = Document[tuple[tuple[str, int], ...]](FOLDER, tuple[tuple[str, int], ...], is_synced=False)
+
+
 def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
     """Event time after a committed batch, the number of its device list, and the limit of the next batch, None if that is not
     noted; before the first batch when `batch` is -1.
 
     Raises CheckpointError.
     """
-    name = f"{FOLDER}/{batch}"
     if batch < 0:
         return EventTime(), NO_LIST, None
-    try:
-        noted = json.loads(folder.read(name))
-        after = EventTime(int(noted["watermark_ms"]), int(noted["newest_ms"]))
-        limit = int(noted["limit"]) if "limit" in noted else None
-        return after, int(noted.get("devices", NO_LIST)), limit
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{folder}/{name} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+    noted = AFTER.required(folder, f"{FOLDER}/{batch}")
+    return EventTime(noted.watermark_ms, noted.newest_ms), noted.devices, noted.limit
 
 
 @dataclass(slots=True)
@@ -100,8 +103,7 @@ class Log:
 
     def note(self, batch: int, after: EventTime, devices: int = NO_LIST, limit: int | None = None) -> None:
         """Write the event time after a batch and the limit of the next one, before the batch is committed."""
-        content = {"watermark_ms": after.watermark_ms, "newest_ms": after.newest_ms, "devices": devices}
-        self._write(f"{batch}", content if limit is None else content | {"limit": limit})
+        AFTER.write(self.files, _After(after.watermark_ms, after.newest_ms, devices, limit), f"{FOLDER}/{batch}")
         self._last = batch, after, devices, limit
         for name in (f"{batch - KEPT}", f"{batch - KEPT}.unread"):
             self.files.remove(f"{FOLDER}/{name}")
@@ -119,13 +121,13 @@ class Log:
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             self._read_s.clear()
             return frozenset()
-        noted = _noted(self.files, micro_batch.batch)
+        noted = UNREAD.read(self.files, _unread_name(micro_batch.batch))
         if noted is None:
             if is_small:
                 return frozenset()
-            noted = self._waited_for(micro_batch, _unread(kafka, micro_batch), max_hold_ms)
-            self._write(f"{micro_batch.batch}.unread", noted)
-        return frozenset((topic, partition) for topic, partition in noted)
+            noted = tuple(self._waited_for(micro_batch, _unread(kafka, micro_batch), max_hold_ms))
+            self.note_unread(micro_batch.batch, noted)
+        return frozenset(noted)
 
     def _waited_for(
         self, micro_batch: MicroBatch, unread: Sequence[tuple[str, int]], max_hold_ms: float
@@ -148,19 +150,16 @@ class Log:
     def note_ahead(self) -> None:
         """Note, before the batch is committed, that readings were rejected as ahead."""
         if not self._has_ahead:
-            self._write(AHEAD, True)
+            store(self.files, f"{FOLDER}/{AHEAD}", b"true")
             self._has_ahead = True
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        self._write(f"{micro_batch.batch}.unread", _unread(kafka, micro_batch))
+        self.note_unread(micro_batch.batch, _unread(kafka, micro_batch))
 
-    def _write(self, name: str, content: Any) -> None:
-        try:
-            self.files.replace(f"{FOLDER}/{name}", json.dumps(content).encode())
-        except OSError as error:
-            what = f"{self.files}/{FOLDER}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+    def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
+        """Write again which partitions a batch leaves unread."""
+        UNREAD.write(self.files, tuple(partitions), _unread_name(batch))
 
 
 def has_ahead(files: Files | Local) -> bool:
@@ -168,21 +167,13 @@ def has_ahead(files: Files | Local) -> bool:
     return AHEAD in files.names(FOLDER)
 
 
-def noted_unread(folder: Folder, batch: int) -> list[tuple[str, int]]:
-    """Return the partitions that a batch was begun with as unread, [] for none. Raises CheckpointError."""
-    return _noted(folder, batch) or []
+def noted_unread(folder: Folder, batch: int) -> Sequence[tuple[str, int]]:
+    """Return the partitions that a batch was begun with as unread, () for none. Raises CheckpointError."""
+    return UNREAD.read(folder, _unread_name(batch)) or ()
 
 
-def _noted(folder: Folder, batch: int) -> list[tuple[str, int]] | None:
-    name = f"{FOLDER}/{batch}.unread"
-    try:
-        noted: list[tuple[str, int]] = json.loads(folder.read(name))
-        return noted
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        what = f"{folder}/{name} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+def _unread_name(batch: int) -> str:
+    return f"{FOLDER}/{batch}.unread"
 
 
 def _unread(kafka: Kafka, micro_batch: MicroBatch) -> list[tuple[str, int]]:

@@ -14,24 +14,24 @@ So is the number of buckets where the settings have none.
 The two versions are for people. Spark keeps its own settings (state store, formats) in its offset log.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark.files import Files, Folder, Local
 from state import codec
 
 NAME = "manifest.json"
-FORMAT = 1
-VERSIONED = 2
+FORMAT: Final = 1
+VERSIONED: Final = 2
 """Instead of FORMAT where views have what version 0.2.0 does not read: other names in keys, or a past that is not complete."""
-SWITCHING = 0
+SWITCHING: Final = 0
 """Instead of both while a checkpoint gets another number of buckets or partitions: see service/checkpoint/shape.py."""
 QUERY_SHAPE = 2
 """To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
@@ -48,7 +48,7 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FORMAT
+    format: Literal[0, 1, 2] = FORMAT
     application: str
     spark: str
     state_layout: int
@@ -78,7 +78,12 @@ class Manifest(BaseModel):
         return self.model_copy(update={"state_layout": codec.VERSION, "query_shape": QUERY_SHAPE})
 
     def encode(self) -> bytes:
-        return (json.dumps(self.model_dump(), indent=2) + "\n").encode()
+        """Return the text of the file."""
+        return DOCUMENT.encode(self)
+
+
+_DAMAGED = "Restore the file, or see docs/operator/procedures.md#a-damaged-checkpoint"
+DOCUMENT = Document[Manifest](NAME, Manifest, remedy=_DAMAGED, indent=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +96,21 @@ class Difference:
 
 def read(folder: Folder) -> Manifest | None:
     """The manifest of a checkpoint, None when it has none. Raises CheckpointError when it cannot be used."""
-    place = f"{folder}/{NAME}"
-    try:
-        document = json.loads(folder.read(NAME))
-        made_by = document.get("application", "?")
-        if document["format"] == SWITCHING:
-            what = f"{place}: the checkpoint is getting another number of buckets, and that was interrupted"
-            raise CheckpointError(what, remedy=f"Start the service or {RESHAPE}: each of them finishes it")
-        if document["format"] not in {FORMAT, VERSIONED}:
-            what = f"{place} is of format {document['format']}, this version reads {FORMAT} and {VERSIONED}"
-            raise CheckpointError(what, remedy=f"Start version {made_by}, which made it, or {REBUILD}")
-        return Manifest.model_validate(document)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(str(error), remedy="Restore the file") from error
-    except (ValueError, ValidationError, KeyError, AttributeError, TypeError) as error:
-        what = f"{place} is damaged: {' '.join(str(error).split())}"
-        raise CheckpointError(
-            what, remedy="Restore the file, or see docs/operator/procedures.md#a-damaged-checkpoint"
-        ) from error
+    stored = DOCUMENT.read(folder)
+    if stored is not None and stored.format == SWITCHING:
+        what = f"{folder}/{NAME}: the checkpoint is getting another number of buckets, and that was interrupted"
+        raise CheckpointError(what, remedy=f"Start the service or {RESHAPE}: each of them finishes it")
+    return stored
 
 
 def set_format(files: Files | Local, number: int) -> None:
     """Write the format and this version's name into a manifest with another format; without a manifest do nothing.
 
-    Raises CheckpointError, or OSError.
+    Raises CheckpointError, or SetupError for a full disk.
     """
     current = read(files)
     if current is not None and current.format != number:
-        changed = current.model_copy(update={"format": number, "application": version("tidemark")})
-        files.replace(NAME, changed.encode())
+        DOCUMENT.write(files, current.model_copy(update={"format": number, "application": version("tidemark")}))
 
 
 def buckets(settings: Settings, stored: Manifest | None, cores: int) -> int:

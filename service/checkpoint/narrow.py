@@ -9,11 +9,12 @@ Both files are replaced atomically, with Hadoop's checksum files. After a crash 
 both before a batch runs.
 """
 
-from service.checkpoint import event_time, logs, skips
+from service.checkpoint import event_time, skips
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
 from service.settings import Kafka
 from service.spark.files import Files
+from service.spark.internals import offset_log
 
 
 def apply(files: Files, kafka: Kafka) -> int:
@@ -21,20 +22,20 @@ def apply(files: Files, kafka: Kafka) -> int:
 
     The checkpoint's logs must be undamaged. Raises CheckpointError, SourceError.
     """
-    spans, position = skips.read(files), logs.position(files)
+    spans, position = skips.read(files), offset_log.position(files)
     if not spans or position is None:
         return 0
     begin = skips.jumped(position.offsets, spans)
     batch = position.batch
-    if logs.last_batch(files) == batch:
-        end = logs.ends(files, batch)
+    if offset_log.last(files) == batch:
+        end = offset_log.ends(files, batch)
         shorter = skips.narrowed(begin, end, spans, READ_AHEAD)
         if shorter != end:
             # The records that the shorter batch leaves unread must hold the watermark.
             event_time.Log(files).leaves(kafka, MicroBatch(0, batch, 0, begin, shorter))
-            logs.replace(files, f"offsets/{batch}", shorter)
+            offset_log.replace(files, batch, shorter)
     if begin != position.offsets:
-        logs.replace(files, f"offsets/{batch - 1}" if batch > 0 else logs.FIRST, begin)
+        offset_log.replace(files, batch - 1, begin)
     return _count(begin) - _count(position.offsets)
 
 

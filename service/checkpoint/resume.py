@@ -32,6 +32,7 @@ from service.redis import link as redis_link
 from service.redis.keys import shards
 from service.settings import Kafka, Settings
 from service.spark.files import RESTORE, Files, unusable
+from service.spark.internals import offset_log
 
 CONTINUE = "continue"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -72,12 +73,12 @@ def prepare(
         shape.finish(files)
         logs.require_whole(files)
         current = manifest.read(files)
-        position = logs.position(files)
+        position = offset_log.position(files)
         expected = _wanted(spark, settings)
         if current is not None:
             manifest.require(str(files), current, expected)
             checkpoint_topics.apply(files, settings.kafka, current, expected)
-            position = logs.position(files)
+            position = offset_log.position(files)
             _take_partitions(spark, current)
         elif position is not None:
             what = f"{files} has batches up to {position.batch - 1} and no {manifest.NAME}, the record of its settings"
@@ -94,7 +95,7 @@ def prepare(
         skipped = narrow.apply(files, settings.kafka)
         if skipped:
             on_skip(skipped)
-            position = logs.position(files)
+            position = offset_log.position(files)
     return require_records(settings.kafka, position.offsets) if position is not None else []
 
 
@@ -123,7 +124,7 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
         if manifest.read(files) is not None:
             what = f"{files}/{manifest.NAME} is there"
             raise CheckpointError(what, remedy="Name a new folder in service.checkpoint, or leave it as it is")
-        position = logs.position(files)
+        position = offset_log.position(files)
         if position is not None and set(position.offsets) != set(settings.kafka.topics):
             what = f"{files} reads the topics {', '.join(sorted(position.offsets))}, the settings name others"
             raise CheckpointError(what, remedy="Mend kafka.topics or service.checkpoint")
@@ -135,17 +136,17 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
         numbered = settings.with_buckets(manifest.buckets(settings, None, _partitions(spark)))
         expected = _wanted(spark, numbered).model_copy(update={"by_hand": True})
         if position is not None:
-            expected = expected.model_copy(update={"shuffle_partitions": logs.partitions(files)})
+            expected = expected.model_copy(update={"shuffle_partitions": offset_log.partitions(files)})
         if not dry:
             files.create(manifest.NAME, expected.encode())
     return expected
 
 
-def position(spark: SparkSession, settings: Settings) -> logs.Position | None:
+def position(spark: SparkSession, settings: Settings) -> offset_log.Position | None:
     """Return the position at which the next query starts; None if no batch was begun. Raises CheckpointError."""
     files = _files(spark, settings)
     with _readable(files):
-        return logs.position(files)
+        return offset_log.position(files)
 
 
 def show(spark: SparkSession, settings: Settings) -> Manifest:

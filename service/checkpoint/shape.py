@@ -11,26 +11,22 @@ the manifest has a format that every version refuses, and a switch that a crash 
 tests/integration/test_reshape.py interrupts it at each step (Spark 4.1.1).
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from service import failpoint
-from service.checkpoint import logs, manifest
+from service.checkpoint import manifest
+from service.checkpoint.document import Document
+from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError
 from service.spark.files import RESTORE, Files, Folder, local
+from service.spark.internals import commit_log, offset_log, state_files
 
 FOLDER = "reshape"
-NAME = f"{FOLDER}/switch.json"
 KEYS = "distinct"
 """As `service.aggregation.seen_keys.FOLDER`."""
 
 ASIDE = f"{FOLDER}/state"
-
-_STATE = "state/0"
-_METADATA = f"{_STATE}/_metadata/v2"
-_PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +64,9 @@ class Switch:
         return self.before if self.is_back else self.after
 
 
+DOCUMENT = Document[Switch](f"{FOLDER}/switch.json", Switch, indent=1)
+
+
 def of(folder: Folder, batch: int) -> Shape:
     """Return the shape of a checkpoint whose last committed batch is `batch`. Raises CheckpointError."""
     current = manifest.read(folder)
@@ -75,7 +74,7 @@ def of(folder: Folder, batch: int) -> Shape:
         number = current.settings["sessions.buckets"] if current is not None else None
         if not isinstance(number, int):
             raise TypeError(manifest.NAME)
-        return Shape(number, tuple(logs.state_ids(folder, batch).values()))
+        return Shape(number, tuple(commit_log.attempts(folder, batch).values()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = f"{folder}: the shape of its state cannot be read: {error}"
         raise CheckpointError(what, remedy=RESTORE) from error
@@ -83,21 +82,12 @@ def of(folder: Folder, batch: int) -> Shape:
 
 def read(folder: Folder) -> Switch | None:
     """Return the last switch, None without one. Raises CheckpointError."""
-    try:
-        document: dict[str, Any] = json.loads(folder.read(NAME))
-        before, after = _shape(document["before"]), _shape(document["after"])
-        given = {name: document[name] for name in ("format", "is_back", "is_done")}
-        return Switch(int(document["batch"]), before, after, **given)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{folder}/{NAME} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+    return DOCUMENT.read(folder)
 
 
 def begin(files: Files, switch: Switch) -> None:
     """Write that a switch begins, and make it. The shapes must differ. Raises CheckpointError, or OSError."""
-    _write(files, replace(switch, is_done=False))
+    DOCUMENT.write(files, replace(switch, is_done=False))
     _set_manifest(files, format=manifest.SWITCHING)
     failpoint.hit("reshape_begun")
     finish(files)
@@ -108,81 +98,42 @@ def finish(files: Files) -> None:
     switch = read(files)
     if switch is None or switch.is_done:
         return
-    document = _manifest(files)
-    if document.get("format") == manifest.SWITCHING:
+    stored = manifest.DOCUMENT.required(files)
+    if stored.format == manifest.SWITCHING:
         _replace(files, switch)
-    elif of_manifest(document) != (switch.wanted.buckets, switch.wanted.partitions):
+    elif of_manifest(stored) != (switch.wanted.buckets, switch.wanted.partitions):
         # Nothing was replaced yet, and batches may have been committed since.
-        files.remove(NAME)
+        files.remove(DOCUMENT.name)
         return
-    _write(files, replace(switch, is_done=True))
+    DOCUMENT.write(files, replace(switch, is_done=True))
 
 
-def of_manifest(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the numbers of buckets and partitions in the text of a manifest."""
-    return document["settings"]["sessions.buckets"], document["shuffle_partitions"]
+def of_manifest(stored: Manifest) -> tuple[Any, int]:
+    """Return the numbers of buckets and partitions in a manifest."""
+    return stored.settings["sessions.buckets"], stored.shuffle_partitions
 
 
 def _replace(files: Files, switch: Switch) -> None:
     shape = switch.wanted
-    _commit(files, switch.batch, shape)
+    commit_log.set_attempts(files, switch.batch, shape.attempts)
     failpoint.hit("reshape_half")
     for batch in (switch.batch, switch.batch + 1):
-        _set_partitions(files, batch, shape)
-    _set_metadata(files, shape)
+        offset_log.set_partitions(files, batch, shape.partitions)
+    state_files.set_partitions(files, shape.partitions)
     _move_partitions(files, shape)
     _move_keys(files, is_back=switch.is_back)
-    settings = {**_manifest(files)["settings"], "sessions.buckets": shape.buckets}
+    settings = {**manifest.DOCUMENT.required(files).settings, "sessions.buckets": shape.buckets}
     _set_manifest(files, format=switch.format, settings=settings, shuffle_partitions=shape.partitions)
 
 
 def place(partition: int, partitions: int) -> str:
     """Return the folder of a partition's state in a checkpoint that has so many: those above wait outside of `state`."""
-    return f"{_STATE if partition < partitions else ASIDE}/{partition}"
-
-
-def _shape(document: Mapping[str, Any]) -> Shape:
-    return Shape(int(document["buckets"]), tuple(map(str, document["attempts"])))
-
-
-def _write(files: Files, switch: Switch) -> None:
-    files.replace(NAME, (json.dumps(asdict(switch), indent=1) + "\n").encode())
-
-
-def _commit(files: Files, batch: int, shape: Shape) -> None:
-    name = f"commits/{batch}"
-    head, _, text = files.read(name).partition(b"\n")
-    content = json.loads(text)
-    content["stateUniqueIds"] = {"0": [[attempt] for attempt in shape.attempts]}
-    files.replace(name, head + b"\n" + _encoded(content))
-
-
-def _set_partitions(files: Files, batch: int, shape: Shape) -> None:
-    """Set the partitions of a batch in the log of offsets, if the batch was begun. A replay of the batch reads them."""
-    name = f"offsets/{batch}"
-    if str(batch) not in files.names("offsets"):
-        return
-    lines = files.read(name).split(b"\n")
-    content = json.loads(lines[1])
-    content["conf"][_PARTITIONS] = str(shape.partitions)
-    files.replace(name, b"\n".join([lines[0], _encoded(content), *lines[2:]]))
-
-
-def _set_metadata(files: Files, shape: Shape) -> None:
-    """Set the partitions in the operator's metadata, of which each start of a query has written a file."""
-    for number in files.names(_METADATA):
-        if number.isdecimal():
-            name = f"{_METADATA}/{number}"
-            head, _, text = files.read(name).partition(b"\n")
-            content = json.loads(text)
-            for store in content["stateStoreInfo"]:
-                store["numPartitions"] = shape.partitions
-            files.replace(name, head + b"\n" + _encoded(content))
+    return f"{state_files.OPERATOR if partition < partitions else ASIDE}/{partition}"
 
 
 def _move_partitions(files: Files, shape: Shape) -> None:
     """Leave the folders of the partitions in `state`, and no other: a reader takes each folder for a partition."""
-    for folder in (_STATE, ASIDE):
+    for folder in (state_files.OPERATOR, ASIDE):
         for name in files.folders(folder):
             if name.isdecimal() and (wanted := place(int(name), shape.partitions)) != f"{folder}/{name}":
                 files.move_folder(f"{folder}/{name}", wanted)
@@ -202,18 +153,5 @@ def _move_keys(files: Files, *, is_back: bool) -> None:
     source.rename(used)
 
 
-def _manifest(files: Files) -> dict[str, Any]:
-    try:
-        document: dict[str, Any] = json.loads(files.read(manifest.NAME))
-        return document
-    except (OSError, ValueError) as error:
-        what = f"{files}/{manifest.NAME} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
-
-
 def _set_manifest(files: Files, **fields: Any) -> None:
-    files.replace(manifest.NAME, (json.dumps(_manifest(files) | fields, indent=2) + "\n").encode())
-
-
-def _encoded(content: Any) -> bytes:
-    return json.dumps(content, separators=(",", ":")).encode()
+    manifest.DOCUMENT.write(files, manifest.DOCUMENT.required(files).model_copy(update=fields))

@@ -7,18 +7,17 @@ the batch behind it begins where the skip ends (`jumped`): service/checkpoint/na
 pending until the query has passed it. The file keeps all skips, so that a later read of the topic leaves them out, too.
 """
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from service.errors import CheckpointError, SettingsError
+from service.checkpoint.document import Document
+from service.errors import SettingsError
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
-from service.spark.files import RESTORE, Files, Folder, Local, unusable
+from service.spark.files import Files, Folder, Local
 
-NAME = "skips.json"
-FORMAT = 1
 _PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+):(?P<first>\d+)(-(?P<last>\d+))?\Z")
 
 
@@ -82,6 +81,15 @@ class Care:
             raise ReadAnewError(what)
 
 
+@dataclass(frozen=True, slots=True)
+class _Skips:
+    format: Literal[1]
+    skips: tuple[tuple[str, int, int, int], ...]
+
+
+DOCUMENT = Document[_Skips]("skips.json", _Skips)
+
+
 def _has(micro_batch: MicroBatch, span: Span, ahead: int) -> bool:
     start = micro_batch.start.get(span.topic, {}).get(span.partition, 0)
     return start < span.end and span.begin < micro_batch.end.get(span.topic, {}).get(span.partition, 0) + ahead
@@ -89,27 +97,14 @@ def _has(micro_batch: MicroBatch, span: Span, ahead: int) -> bool:
 
 def read(folder: Folder) -> tuple[Span, ...]:
     """All skips of a checkpoint, ascending and disjoint; raises CheckpointError."""
-    try:
-        document = json.loads(folder.read(NAME))
-        if document["format"] != FORMAT:
-            what = f"{folder}/{NAME} is of format {document['format']}, this version reads {FORMAT}"
-            raise CheckpointError(what, remedy="Start the version that made it")
-        return merged(Span(str(t), int(p), int(begin), int(end)) for t, p, begin, end in document["skips"])
-    except FileNotFoundError:
-        return ()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{folder}/{NAME} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+    document = DOCUMENT.read(folder)
+    return merged(Span(*each) for each in document.skips) if document is not None else ()
 
 
 def write(folder: Files | Local, spans: Iterable[Span]) -> None:
     """Replace all skips; raises CheckpointError, or SetupError for a full disk."""
-    skips = [[span.topic, span.partition, span.begin, span.end] for span in merged(spans)]
-    try:
-        folder.replace(NAME, json.dumps({"format": FORMAT, "skips": skips}).encode())
-    except OSError as error:
-        what = f"{folder}/{NAME}: {error}"
-        raise unusable(what, remedy=RESTORE) from error
+    skips = tuple((span.topic, span.partition, span.begin, span.end) for span in merged(spans))
+    DOCUMENT.write(folder, _Skips(1, skips))
 
 
 def merged(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -11,16 +11,13 @@
 An entry of `left` counts only while the topic is not in the offset log: service/checkpoint/topics.py writes the file first.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
-from service.errors import CheckpointError
+from service.checkpoint.document import Document
 from service.micro_batch import Offsets
-from service.spark.files import RESTORE, Files, Folder, Local, unusable
-
-NAME = "topics.json"
-FORMAT = 1
+from service.spark.files import Files, Folder, Local
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +32,7 @@ class Left:
 class TopicLog:
     """The content of the file; empty while the checkpoint has its first topics."""
 
+    format: Literal[1] = field(default=1, kw_only=True)
     begun: Offsets = field(default_factory=dict)
     came: Offsets = field(default_factory=dict)
     left: Mapping[str, Left] = field(default_factory=dict)
@@ -44,38 +42,14 @@ class TopicLog:
         return {topic: each.newest_ms for topic, each in self.left.items() if topic not in read}
 
 
+DOCUMENT = Document[TopicLog]("topics.json", TopicLog)
+
+
 def read(folder: Folder) -> TopicLog:
-    """Read the file. Raises CheckpointError."""
-    try:
-        document = json.loads(folder.read(NAME))
-        if document["format"] != FORMAT:
-            what = f"{folder}/{NAME} is of format {document['format']}, this version reads {FORMAT}"
-            raise CheckpointError(what, remedy="Start the version that wrote it")
-        begun, came = (
-            {topic: _partitions(each) for topic, each in document[name].items()} for name in ("begun", "came")
-        )
-        left = {
-            topic: Left(_partitions(each["offsets"]), int(each["newest_ms"]))
-            for topic, each in document["left"].items()
-        }
-        return TopicLog(begun, came, left)
-    except FileNotFoundError:
-        return TopicLog()
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        what = f"{folder}/{NAME} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+    """Read the file; an empty log without one. Raises CheckpointError."""
+    return DOCUMENT.read(folder) or TopicLog()
 
 
 def write(files: Files | Local, log: TopicLog) -> None:
     """Replace the file. Raises CheckpointError, and SetupError when the disk is full."""
-    left = {topic: {"offsets": each.offsets, "newest_ms": each.newest_ms} for topic, each in log.left.items()}
-    document = {"format": FORMAT, "begun": log.begun, "came": log.came, "left": left}
-    try:
-        files.replace(NAME, json.dumps(document).encode())
-    except OSError as error:
-        what = f"{files}/{NAME} cannot be written: {error}"
-        raise unusable(what, remedy=RESTORE) from error
-
-
-def _partitions(document: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): int(offset) for partition, offset in document.items()}
+    DOCUMENT.write(files, log)

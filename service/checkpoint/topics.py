@@ -19,8 +19,7 @@ import logging
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from service.checkpoint import event_time, logs, manifest, topic_log
-from service.checkpoint.logs import Position
+from service.checkpoint import event_time, manifest, topic_log
 from service.checkpoint.manifest import Manifest
 from service.checkpoint.topic_log import Left, TopicLog
 from service.errors import CheckpointError
@@ -28,6 +27,8 @@ from service.kafka import starting
 from service.micro_batch import Offsets
 from service.settings import Kafka
 from service.spark.files import Files
+from service.spark.internals import offset_log
+from service.spark.internals.offset_log import Position
 
 _log = logging.getLogger(__name__)
 
@@ -38,16 +39,16 @@ def apply(files: Files, kafka: Kafka, stored: Manifest, expected: Manifest) -> N
     The logs must be undamaged, and the manifest must fit. Raises CheckpointError, SourceError; SettingsError for an offset of
     `kafka.starting` that a new topic does not have.
     """
-    position = logs.position(files)
+    position = offset_log.position(files)
     if position is not None:
         _change(files, kafka, position)
-    elif logs.is_begun(files) and set(logs.first(files)) != set(kafka.topics):
-        files.remove(logs.FIRST)  # no batch was begun: the source chooses all offsets again
+    elif offset_log.is_begun(files) and set(offset_log.first(files)) != set(kafka.topics):
+        files.remove(offset_log.FIRST)  # no batch was begun: the source chooses all offsets again
     settings = {**stored.settings, "kafka.topics": expected.settings["kafka.topics"]}
     ids = {**stored.topic_ids, **expected.topic_ids}
     changed = stored.model_copy(update={"settings": settings, "topic_ids": dict(sorted(ids.items()))})
     if changed != stored:
-        files.replace(manifest.NAME, changed.encode())
+        manifest.DOCUMENT.write(files, changed)
 
 
 def _change(files: Files, kafka: Kafka, position: Position) -> None:
@@ -72,9 +73,9 @@ def _change(files: Files, kafka: Kafka, position: Position) -> None:
     begun = {**log.begun, **{topic: begin[topic] for topic in first}}
     log = TopicLog(begun, {**log.came, **begin}, {**log.left, **left})
     topic_log.write(files, log)
-    for name, offsets in _files(files, position):
+    for batch, offsets in _ends(files, position):
         kept = {topic: each for topic, each in offsets.items() if topic not in gone}
-        logs.replace(files, name, {**kept, **begin})
+        offset_log.replace(files, batch, {**kept, **begin})
     _forget(files, log, {**{topic: read[topic] for topic in read if topic not in gone}, **begin})
     for topic in new:
         how = "begins (kafka.starting)" if topic in first else "is back, and goes on"
@@ -84,14 +85,13 @@ def _change(files: Files, kafka: Kafka, position: Position) -> None:
         _log.warning(text, _shown(read, gone))
 
 
-def _files(files: Files, position: Position) -> Iterable[tuple[str, Offsets]]:
-    """Return the files of the next batch's end, if it was begun, and of its begin, with their offsets.
+def _ends(files: Files, position: Position) -> Iterable[tuple[int, Offsets]]:
+    """Return the end of the next batch, if it was begun, and of the one before.
 
-    The begin is the last to be written: the next start sees by it that there is something to do.
+    The end of the one before is written last: the next start sees by it that there is something to do.
     """
-    batch = position.batch
-    begin = (f"offsets/{batch - 1}" if batch > 0 else logs.FIRST, position.offsets)
-    return [(f"offsets/{batch}", logs.ends(files, batch)), begin] if position.is_repeated else [begin]
+    begin = position.batch - 1, position.offsets
+    return [(position.batch, offset_log.ends(files, position.batch)), begin] if position.is_repeated else [begin]
 
 
 def _forget(files: Files, log: TopicLog, read: Collection[str]) -> None:
@@ -109,7 +109,7 @@ def _require_unread(files: Files, position: Position, gone: Collection[str]) -> 
     """
     if not position.is_repeated or not gone:
         return
-    end = logs.ends(files, position.batch)
+    end = offset_log.ends(files, position.batch)
     held = {topic for topic, _ in event_time.noted_unread(files, position.batch)}
     needed = [
         topic for topic in gone if topic in held or end.get(topic, position.offsets[topic]) != position.offsets[topic]

@@ -13,15 +13,14 @@ windows of its former time may lack readings.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
-from pyspark.sql import SparkSession
+from pydantic import PlainSerializer
 
 from service.checkpoint import manifest
-from service.errors import CheckpointError
+from service.checkpoint.document import Document, unwritable
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
-from service.spark.files import RESTORE, Files, Local, opened, unusable
+from service.spark.files import Files, Local
 from service.units import format_time
 
 FOLDER = "views"
@@ -33,6 +32,14 @@ class ViewsChangedError(Exception):
     """The query ends before a batch, and starts again with other views."""
 
 
+def _stated(views: tuple[ViewVersion, ...]) -> list[dict[str, Any]]:
+    """Return the views as the file has them: without defaults, but with the window of a view that has none."""
+    return [
+        {**view.model_dump(exclude_defaults=True, by_alias=True), **({"window": NO_WINDOW} if view.is_endless else {})}
+        for view in views
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Versions:
     """`views` are what a batch computes, in the order of the settings; an older version that still serves precedes the next one.
@@ -40,7 +47,7 @@ class Versions:
     `last` has the number of the newest version by name in the settings, also of views that were removed.
     """
 
-    views: tuple[ViewVersion, ...] = ()
+    views: Annotated[tuple[ViewVersion, ...], PlainSerializer(_stated)] = ()
     last: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, title: str, *, is_next: bool) -> ViewVersion | None:
@@ -58,23 +65,8 @@ class Versions:
         """The versions whose past is not computed yet."""
         return tuple(view for view in self.views if view.incomplete)
 
-    def encode(self) -> bytes:
-        """Return the content of a file."""
-        views = [
-            {
-                **view.model_dump(exclude_defaults=True, by_alias=True),
-                **({"window": NO_WINDOW} if view.is_endless else {}),
-            }
-            for view in self.views
-        ]
-        return json.dumps({"last": dict(self.last), "views": views}, indent=1).encode()
 
-
-def decode(text: bytes) -> Versions:
-    """Return the versions of a file. Raises ValueError, KeyError or TypeError for another content."""
-    document: dict[str, Any] = json.loads(text)
-    views = tuple(ViewVersion.model_validate(each) for each in document["views"])
-    return Versions(views, {str(name): int(number) for name, number in document["last"].items()})
+DOCUMENT = Document[Versions](FOLDER, Versions, indent=1)
 
 
 def applied(settings: Settings, versions: Versions) -> Settings:
@@ -259,36 +251,22 @@ class Log:
 
     files: Files | Local
 
-    @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
-        """Files of this machine are written without the JVM."""
-        return cls(opened(spark, checkpoint))
-
     def at(self, batch: int) -> Versions | None:
         """Return the versions that a batch has, None where the checkpoint has none for it."""
         numbers = [number for number in self.numbers() if number <= batch]
-        if not numbers:
-            return None
-        name = f"{FOLDER}/{max(numbers)}"
-        try:
-            return decode(self.files.read(name))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            what = f"{self.files}/{name} cannot be read: {error}"
-            raise CheckpointError(what, remedy=RESTORE) from error
+        return DOCUMENT.required(self.files, f"{FOLDER}/{max(numbers)}") if numbers else None
 
     def write(self, batch: int, versions: Versions) -> None:
         """Write the versions from a batch on, before it runs."""
-        name = f"{FOLDER}/{batch}"
-        try:
-            if versions.format == manifest.VERSIONED:
-                manifest.set_format(self.files, versions.format)
-            self.files.replace(name, versions.encode())
+        if versions.format == manifest.VERSIONED:
             manifest.set_format(self.files, versions.format)
+        DOCUMENT.write(self.files, versions, f"{FOLDER}/{batch}")
+        manifest.set_format(self.files, versions.format)
+        try:
             for old in sorted(self.numbers())[:-KEPT]:
                 self.files.remove(f"{FOLDER}/{old}")
         except OSError as error:
-            what = f"{self.files}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+            raise unwritable(self.files, FOLDER, error) from error
 
     def numbers(self) -> list[int]:
         """Return the batches from which the files are."""

@@ -45,6 +45,7 @@ from service.reference.expectations import usable
 from service.settings import Settings, load
 from service.spark import jars, java
 from service.spark.files import Local, local
+from service.spark.internals import offset_log
 from service.units import format_duration
 
 REDIS_VERSION = (6, 2)
@@ -172,7 +173,7 @@ def _checkpoint(settings: Settings) -> Iterator[Line]:
         detail = f"{existing} has {free >> 20} MiB free"
         yield Line("checkpoint", "warn", detail, "A full disk ends the service: give it more")
     logs.require_whole(Local(folder))
-    batch = logs.last_batch(Local(folder))
+    batch = offset_log.last(Local(folder))
     yield ok("checkpoint", f"{folder}, " + ("new" if batch is None else f"its last batch is {batch}"))
 
 

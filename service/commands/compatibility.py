@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
 
 from service.admission import arrays, decode
 from service.admission.registry import record
@@ -23,6 +22,7 @@ from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings, field_path
 from service.spark import session
+from service.spark.internals import jvm
 
 _SHOWN = 10
 """Problems of a file that are listed."""
@@ -226,6 +226,4 @@ def _parsed(schema: Mapping[str, Any]) -> Any:
 def _avro() -> Any:
     """Avro in the JVM, which is started without a Spark session if there is none."""
     session.prepare()
-    SparkContext._ensure_initialized()
-    jvm: Any = SparkContext._jvm
-    return jvm.org.apache.avro
+    return jvm.started().org.apache.avro

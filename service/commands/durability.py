@@ -4,13 +4,13 @@ final."""
 from collections.abc import Iterable, Iterator, Mapping
 
 from service.aggregation.sessions import longest_gap_ms
-from service.checkpoint import logs
 from service.commands.finding import Line, failed, ok
 from service.errors import DataLossError
 from service.kafka import clients, topics
 from service.kafka.offsets import committed, edges, headrooms
 from service.settings import Settings
 from service.spark.files import Local, local
+from service.spark.internals import offset_log
 from service.units import format_duration
 
 COMPRESSION, PLAIN = "compression.type", "uncompressed"
@@ -72,7 +72,7 @@ def expiry(settings: Settings) -> Iterator[Line]:
 def retention(settings: Settings, inputs: Mapping[str, topics.Topic]) -> Iterator[Line]:
     """Lines on how long the service may be down, from its last committed offsets."""
     kafka, folder = settings.kafka, local(settings.service.checkpoint)
-    position = logs.position(Local(folder)) if folder is not None else None
+    position = offset_log.position(Local(folder)) if folder is not None else None
     kept = {name: topic.retention_ms for name, topic in inputs.items() if topic.retention_ms is not None}
     consumer = clients.consumer(kafka, small=True, uncommitted=True)
     try:

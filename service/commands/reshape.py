@@ -36,6 +36,7 @@ from service.reference.attributes import DEVICE
 from service.settings import Settings
 from service.spark import session
 from service.spark.files import MANAGER, RESTORE, Files, Local, local, unusable
+from service.spark.internals import commit_log, state_files
 from state import codec, distribution, duplicates, reader
 from state.columns import array, codes_of, ints
 from state.distribution import Digest
@@ -173,7 +174,7 @@ class _Reshaping:
         shape.finish(self.files)
         logs.require_whole(self.files)
         stored = manifest.read(self.files)
-        batch = max(logs.numbers(self.files, "commits"), default=None)
+        batch = commit_log.last(self.files)
         if batch is None:
             what = f"{self.files} has no committed batch: there is no state to reshape"
             raise CheckpointError(what, remedy="Remove the folder, and start with the wanted sessions.buckets")
@@ -189,7 +190,7 @@ class _Reshaping:
 
     def _clean(self) -> None:
         """Remove what an earlier reshape has left, also one that was killed. After this it cannot be undone."""
-        self.files.remove(shape.NAME)
+        self.files.remove(shape.DOCUMENT.name)
         for name in _WORK:
             self.files.remove_folder(name)
 
@@ -261,15 +262,17 @@ class _Reshaping:
     def _copy(self, batch: int, before: int, partitions: int) -> tuple[str, ...]:
         """Copy the files of the query's state, as those of an attempt at the last committed batch; return the attempt's ids."""
         staged = Files(self.spark, f"{self.root}/{_QUERY}")
-        attempts = tuple(logs.state_ids(staged, 0).values())
+        attempts = tuple(commit_log.attempts(staged, 0).values())
         if len(attempts) != partitions:
             what = f"{staged} has {len(attempts)} partitions, not {partitions}"
             raise CheckpointError(what, remedy=_REPORT)
         for partition, attempt in enumerate(attempts):
-            source, target = f"state/0/{partition}", shape.place(partition, before)
-            for name in staged.names(f"{source}/SSTs"):
-                self.files.copy(f"{_QUERY}/{source}/SSTs/{name}", f"{target}/SSTs/{name}")
-            self.files.copy(f"{_QUERY}/{source}/1_{attempt}.zip", f"{target}/{batch + 1}_{attempt}.zip")
+            source, target = f"{state_files.OPERATOR}/{partition}", shape.place(partition, before)
+            for name in staged.names(f"{source}/{state_files.TABLES}"):
+                tables = f"{state_files.TABLES}/{name}"
+                self.files.copy(f"{_QUERY}/{source}/{tables}", f"{target}/{tables}")
+            written, wanted = (state_files.snapshot(at, of, attempt) for at, of in ((source, 0), (target, batch)))
+            self.files.copy(f"{_QUERY}/{written}", wanted)
         return attempts
 
     def _write_keys(self, states: States, batch: int, before: int, after: int) -> None:

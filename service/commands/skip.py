@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 from service import clock
 from service.checkpoint import logs, skips
-from service.checkpoint.logs import Position
 from service.checkpoint.skips import Span
 from service.commands import offline
 from service.errors import SettingsError
@@ -27,6 +26,8 @@ from service.rejects.delivery import UNREADABLE
 from service.settings import Kafka, Settings
 from service.spark import session
 from service.spark.files import Files, Local, local
+from service.spark.internals import offset_log
+from service.spark.internals.offset_log import Position
 
 MOST = 10_000
 """The most offsets in one command, so that a mistyped number does not give up a day's readings."""
@@ -59,7 +60,7 @@ def _chosen(
 ) -> tuple[Position | None, tuple[Span, ...], tuple[Span, ...]]:
     """Return the query's position, the part of `spans` that is not skipped yet, and all skipped spans. Raises SettingsError."""
     logs.require_whole(folder)
-    known, position = skips.read(folder), logs.position(folder)
+    known, position = skips.read(folder), offset_log.position(folder)
     new = skips.without(spans, known)
     begin = position.offsets if position is not None else {}
     if new:
@@ -69,7 +70,7 @@ def _chosen(
         }
         refuse(new, begin, ends)
         published = max(int(batch or -1) for batch in redis_link.progress(settings.redis, "batch"))
-        if position is not None and logs.last_batch(folder) == position.batch <= published:
+        if position is not None and offset_log.last(folder) == position.batch <= published:
             what = f"Batch {position.batch} is published: its records were read"
             raise SettingsError(
                 what, remedy="Start the service, which commits it. Then name the offsets that are still unreadable"

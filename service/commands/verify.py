@@ -18,6 +18,7 @@ from service.checkpoint import logs, manifest
 from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark.files import Folder, opened
+from service.spark.internals import commit_log, damage, jvm, log_files, offset_log, state_files
 from state import codec, reader
 
 Watch = Callable[[int, int], object]
@@ -79,16 +80,10 @@ def _read_files(folder: Folder, report: Report, watch: Watch) -> None:
 
 def _damage(folder: Folder, report: Report, watch: Watch) -> dict[str, str]:
     report.files = report.bytes = 0
-    offsets, commits = (logs.numbers(folder, log) for log in logs.LOGS)
+    offsets, commits = log_files.numbers(folder, offset_log.FOLDER), commit_log.numbers(folder)
     report.batches, report.committed = len(offsets), max(commits, default=None)
     report.next_batch = report.committed + 1 if report.committed is not None else 0
-    reasons = dict(logs.damage(folder))
-    for log, batches in zip(logs.LOGS, (offsets, commits), strict=True):
-        for batch in batches:
-            name = f"{log}/{batch}"
-            why = logs.bad_log(folder, name)
-            if why and (why != logs.MISSING or batch == batches[-1]):
-                reasons.setdefault(name, why)
+    reasons = dict(logs.damaged(folder, newest=None))
     try:
         there = manifest.read(folder)
     except CheckpointError as error:
@@ -101,13 +96,13 @@ def _damage(folder: Folder, report: Report, watch: Watch) -> dict[str, str]:
         report.files += 1
         watch(report.files, len(files))
         report.bytes += file.size
-        if not file.name.startswith("state/") and file.name not in reasons:
+        if not file.name.startswith(f"{state_files.FOLDER}/") and file.name not in reasons:
             why = folder.problem(file.name)
-            if why and why != logs.MISSING:
+            if why and why != log_files.MISSING:
                 reasons[file.name] = why
     if report.committed is not None:
         # A running service may have cleaned up meanwhile, so the files that the *newest* batch needs are checked.
-        reasons |= logs.state_damage(folder, max(logs.numbers(folder, "commits"), default=-1))
+        reasons |= damage.of_state(folder, commit_log.last(folder) or 0)
     return reasons
 
 
@@ -116,7 +111,7 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
         try:
             report.rows = dict(_rows(spark, root))
         except (PySparkException, Py4JJavaError, codec.CodecError) as error:
-            newest = max(logs.numbers(folder, "commits"), default=-1)
+            newest = commit_log.last(folder)
             if attempt < ATTEMPTS and newest != report.committed:
                 report.committed = newest
                 continue
@@ -126,7 +121,7 @@ def _read_state(spark: SparkSession, root: str, folder: Folder, report: Report) 
 
 def message(error: Exception) -> str:
     """Return the innermost of the JVM's exceptions, or ours, on one line."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    java: Any = jvm.throwable(error)
     if java is None:
         return " ".join(str(error).split())[:500]
     while java.getCause() is not None:

@@ -7,7 +7,6 @@ error ends the process, and so does the end of Spark: the supervisor then starts
 
 import logging
 import threading
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -16,6 +15,7 @@ from service.errors import SparkLostError, TidemarkError
 from service.monitoring.metrics import Metrics
 from service.monitoring.status import Status
 from service.pipeline import failure
+from service.spark.internals import jvm
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +64,7 @@ class Backoff:
 
 def has_ended(spark: SparkSession) -> bool:
     """Whether the Spark application has ended, or the JVM with it."""
-    context: Any = spark.sparkContext
     try:
-        return bool(context._jsc.sc().isStopped())
+        return bool(jvm.context(spark).isStopped())
     except Exception:  # py4j raises one of several errors when no JVM answers or the context is gone
         return True

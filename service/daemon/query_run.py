@@ -14,7 +14,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -35,6 +34,7 @@ from service.pipeline.batch_report import Poll, committed
 from service.pipeline.term import Term
 from service.redis.link import WritesLostError
 from service.spark import session
+from service.spark.internals import jvm
 
 POLL_S = 0.2
 PATIENCE_S = 20.0
@@ -205,9 +205,8 @@ class QueryRun:
 
 def _ended(query: StreamingQuery, wait_s: float) -> bool:
     """Wait at most `wait_s` for the end of the query; whether it has ended, in whatever way."""
-    handle: Any = query
     try:
-        return bool(handle._jsq.awaitTermination(int(wait_s * 1000)))
+        return bool(jvm.query(query).awaitTermination(int(wait_s * 1000)))
     except Exception:  # the query's own exception, in one of several wrappings; `_judge` reads it from the query
         if query.isActive:
             raise

@@ -6,7 +6,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from service.admission.catalogs import Catalogs, new_catalog
-from service.checkpoint.logs import Position
 from service.daemon.refresher import Refresher
 from service.daemon.view_changes import ViewChanges
 from service.kafka import source
@@ -19,6 +18,7 @@ from service.pipeline.term import Term
 from service.quality.checker import Checker
 from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
+from service.spark.internals.offset_log import Position
 from service.spark.warm_up import WarmUp
 
 

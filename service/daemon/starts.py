@@ -9,24 +9,32 @@ service probes the offsets of the batch (service/daemon/probe.py). Unreadable re
 are none, the query starts, reads one record at a time until the batch is committed, and the count starts at 0.
 """
 
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from service.checkpoint import logs, skips
+from service.checkpoint import skips
+from service.checkpoint.document import Document
 from service.checkpoint.skips import Care
 from service.daemon import probe
-from service.errors import ExhaustedError, FencedError, QueryError, SetupError, SourceError, UnreadableRecordError
+from service.errors import (
+    CheckpointError,
+    ExhaustedError,
+    FencedError,
+    QueryError,
+    SetupError,
+    SourceError,
+    UnreadableRecordError,
+)
 from service.micro_batch import Offsets
 from service.pipeline import failure
 from service.settings import Kafka, Settings
 from service.spark.files import Files, Folder, Local, local, opened
+from service.spark.internals import offset_log
 
-NAME = "starts.json"
 LIMIT = 3
 _log = logging.getLogger(__name__)
 
@@ -46,11 +54,14 @@ class Starts:
         return Starts(batch, ends + self.running if is_replay else 0, running=True)
 
 
+DOCUMENT = Document[Starts]("starts.json", Starts)
+
+
 def read(folder: Folder) -> Starts:
     """Return the content of the file; a file that cannot be read counts as empty."""
     try:
-        return Starts(**json.loads(folder.read(NAME)))
-    except (OSError, ValueError, TypeError):
+        return DOCUMENT.read(folder) or Starts()
+    except CheckpointError:
         return Starts()
 
 
@@ -77,14 +88,14 @@ def counted(spark: SparkSession, settings: Settings) -> Iterator[Care]:
     Raises UnreadableRecordError.
     """
     folder = opened(spark, settings.service.checkpoint)
-    spans, position = skips.read(folder), logs.position(folder)
+    spans, position = skips.read(folder), offset_log.position(folder)
     batch = position.batch if position is not None else 0
-    starts = read(folder).again(batch, is_replay=position is not None and logs.last_batch(folder) == batch)
+    starts = read(folder).again(batch, is_replay=position is not None and offset_log.last(folder) == batch)
     pending = skips.pending(position.offsets, spans) if position is not None else spans
     careful = batch if position is not None and skips.is_near(position.offsets, pending) else None
     if position is not None and starts.ends >= LIMIT:
         _log.warning("The query has ended %d times at batch %d. The service probes its records", starts.ends, batch)
-        bad_spans = _probe(settings.kafka, position.offsets, logs.ends(folder, batch), spans)
+        bad_spans = _probe(settings.kafka, position.offsets, offset_log.ends(folder, batch), spans)
         if bad_spans:
             _write(folder, replace(starts, running=False, unreadable=sum(span.offsets for span in bad_spans)))
             raise _unreadable_error(batch, bad_spans)
@@ -108,8 +119,8 @@ def _probe(kafka: Kafka, begin: Offsets, end: Offsets, spans: tuple[skips.Span, 
 
 
 def _write(folder: Files | Local, starts: Starts) -> None:
-    with suppress(OSError):  # on a full disk the query fails with an error of its own
-        folder.replace(NAME, json.dumps(asdict(starts)).encode())
+    with suppress(CheckpointError, SetupError):  # on a full disk the query fails with an error of its own
+        DOCUMENT.write(folder, starts)
 
 
 def _unreadable_error(batch: int, spans: tuple[skips.Span, ...]) -> UnreadableRecordError:

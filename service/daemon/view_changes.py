@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 
 from service import clock, failpoint
 from service.checkpoint import event_time, view_versions
-from service.checkpoint.logs import Position
 from service.checkpoint.view_versions import Filled, Versions, ViewsChangedError
 from service.errors import SettingsError, TidemarkError
 from service.monitoring.metrics import Metrics
@@ -34,6 +33,7 @@ from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
 from service.spark.files import opened
+from service.spark.internals.offset_log import Position
 
 _log = logging.getLogger(__name__)
 

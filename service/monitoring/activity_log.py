@@ -14,9 +14,9 @@ from service.redis import client as redis_client
 from service.units import format_duration, format_time
 
 if TYPE_CHECKING:
-    from service.checkpoint.logs import Position
     from service.pipeline.batch import BatchReport
     from service.settings import Settings, View
+    from service.spark.internals.offset_log import Position
 
 _FORMATS = {"avro": "Avro", "json": "JSON", "json-schema": "JSON Schema", "protobuf": "Protobuf"}
 EVERY_S = 60.0

@@ -27,6 +27,7 @@ from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
 from service.spark.files import local
+from service.spark.internals import jvm
 from service.threads import Thread
 
 EVERY_S = 10.0
@@ -78,9 +79,7 @@ class StoreResources(_Measuring):
     ) -> None:
         super().__init__("tidemark-resources")
         self._metrics = metrics
-        context: Any = spark.sparkContext
-        work = context._jvm.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())[0]
-        self._folders = {"checkpoint": local(settings.service.checkpoint), "work": Path(str(work))}
+        self._folders = {"checkpoint": local(settings.service.checkpoint), "work": Path(jvm.work_folders(spark)[0])}
         self._shards = [
             Evictions(
                 redis_client.client(settings.redis, keys, decode_responses=True),
@@ -141,14 +140,11 @@ class ProcessResources(_Measuring):
     def __init__(self, spark: SparkSession, metrics: ProcessMetrics) -> None:
         super().__init__("tidemark-memory")
         self._metrics = metrics
-        context: Any = spark.sparkContext
-        self._jvm: Any = context._jvm
+        self._jvm = jvm.of(spark)
         self._java = int(self._jvm.java.lang.ProcessHandle.current().pid())
         self._application = str(spark.sparkContext.applicationId)
         self._temporary = Path(str(self._jvm.java.lang.System.getProperty("java.io.tmpdir")))
-        blocks = self._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirsString()
-        own = self._jvm.org.apache.spark.util.Utils.getLocalDir(context._jsc.sc().conf())
-        self._folders = [Path(str(each)) for each in (own, *blocks)]
+        self._folders = list(map(Path, jvm.own_folders(spark)))
         self._exhausted = ""
 
     def measure(self) -> None:

@@ -25,6 +25,7 @@ from service.errors import OutletError, OutletRefusedError, TidemarkError
 from service.outlets import outlet, tables
 from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
 from service.settings import JdbcOutlet, Settings
+from service.spark.internals import jvm
 
 POSITIONS = "tidemark_outlets"
 _TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", tables.TIME: "timestamptz"}
@@ -41,8 +42,7 @@ class Jdbc:
     """A table of PostgreSQL."""
 
     def __init__(self, options: JdbcOutlet, settings: Settings, spark: SparkSession) -> None:
-        session: Any = spark
-        self._options, self._jvm = options, session._jvm
+        self._options, self._jvm = options, jvm.of(spark)
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
         measures = settings.measures
         self._schema = tables.sessions_schema(measures) if options.sessions else tables.windows_schema()

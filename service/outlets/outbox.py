@@ -18,16 +18,18 @@ from typing import Any
 import pyarrow as pa
 
 from service import clock
+from service.checkpoint import document
+from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.outlets.outlet import Position
 from service.settings import Settings
-from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.files import Files, Local
 from state import codec
 from state.layout import Changes, session_schema
 from state.windows import concat
 
 FOLDER = "outlets"
-TERM = f"{FOLDER}/term"
+TERM = Document[int](f"{FOLDER}/term", int)
 _LENGTH = struct.Struct("<I")
 
 
@@ -132,29 +134,16 @@ class Outbox:
         text = json.dumps(header).encode()
         content = b"".join((_LENGTH.pack(len(text)), text, *payloads))
         stored = Stored(position, len(content), header["stored_ms"], scope.outlets)
-        try:
-            self.files.replace(name, content)
-        except OSError as error:
-            what = f"{self.files}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+        document.store(self.files, name, content)
         return stored
 
     def begin(self, epoch: int) -> None:
         """Note the epoch of a term. Raises EpochBehindError if a larger one was noted."""
-        try:
-            noted = int(self.files.read(TERM))
-        except FileNotFoundError:
-            noted = 0
-        except (OSError, ValueError) as error:
-            raise self._damaged(TERM, error) from error
+        noted = TERM.read(self.files) or 0
         if noted > epoch:
             raise EpochBehindError(noted)
         if noted < epoch:
-            try:
-                self.files.replace(TERM, str(epoch).encode())
-            except OSError as error:
-                what = f"{self.files}/{TERM}: {error}"
-                raise unusable(what, remedy=RESTORE) from error
+            TERM.write(self.files, epoch)
 
     def set_aside(self, outlet: str, position: Position, rows: pa.Table, reasons: Sequence[str]) -> str:
         """Store rows of an entry that an outlet refuses, and return where. The same entry replaces its file."""
@@ -163,27 +152,23 @@ class Outbox:
             json.dumps({"refused": reason, **row}, default=str, ensure_ascii=False)
             for reason, row in zip(reasons, rows.to_pylist(), strict=True)
         ]
-        try:
-            self.files.replace(name, "".join(f"{line}\n" for line in lines).encode())
-        except OSError as error:
-            what = f"{self.files}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+        document.store(self.files, name, "".join(f"{line}\n" for line in lines).encode())
         return f"{self.files}/{name}"
 
     def refused(self, outlet: str) -> int:
         """Return the number of rows that are set aside for an outlet."""
         files = self.files
         names = [name for name in files.names(FOLDER) if name.startswith(f"refused-{outlet}-")]
-        return sum(self._content(f"{FOLDER}/{name}").count(b"\n") for name in names)
+        return sum(document.content(self.files, f"{FOLDER}/{name}").count(b"\n") for name in names)
 
     def read(self, name: str) -> tuple[list[bytes], Views]:
         """Return the payloads and views of an entry that was written under a name."""
-        header, payloads = self._parse(name, self._content(name))
+        header, payloads = self._parse(name, document.content(self.files, name))
         return payloads, Scope.parse(header).views
 
     def load(self, stored: Stored) -> Finals:
         """Read an entry."""
-        header, payloads = self._parse(stored.name, self._content(stored.name))
+        header, payloads = self._parse(stored.name, document.content(self.files, stored.name))
         try:
             changes = [codec.unpack_changes(payload) for payload in payloads]
         except codec.CodecError as error:
@@ -219,19 +204,12 @@ class Outbox:
         try:
             self.files.remove(name)
         except OSError as error:
-            what = f"{self.files}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+            raise document.unwritable(self.files, name, error) from error
 
     def _stored(self, name: str) -> Stored:
-        content = self._content(f"{FOLDER}/{name}")
+        content = document.content(self.files, f"{FOLDER}/{name}")
         header, _ = self._parse(f"{FOLDER}/{name}", content)
         return Stored(_position(header), len(content), int(header["stored_ms"]), Scope.parse(header).outlets)
-
-    def _content(self, name: str) -> bytes:
-        try:
-            return self.files.read(name)
-        except OSError as error:
-            raise self._damaged(name, error) from error
 
     def _parse(self, name: str, content: bytes) -> tuple[dict[str, Any], list[bytes]]:
         try:
@@ -248,8 +226,7 @@ class Outbox:
             raise self._damaged(name, error) from error
 
     def _damaged(self, name: str, error: Exception) -> CheckpointError:
-        what = f"{self.files}/{name} cannot be read: {error}"
-        return CheckpointError(what, remedy=RESTORE)
+        return document.damaged(self.files, name, error)
 
 
 def _position(header: dict[str, Any]) -> Position:

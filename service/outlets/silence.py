@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.errors import CheckpointError
+from service.checkpoint.document import damaged, store
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
-from service.spark.files import RESTORE, unusable
 from state import codec
 from state.layout import MERGED, Changes
 
@@ -78,8 +77,7 @@ class Silence:
         except FileNotFoundError:
             return cls(outbox)
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            what = f"{outbox.files}/{NAME} cannot be read: {error}"
-            raise CheckpointError(what, remedy=RESTORE) from error
+            raise damaged(outbox.files, NAME, error) from error
 
     def keep(self, measures: Collection[tuple[str, str]]) -> None:
         """Forget the windows of others than these views and measures, which never leave again. Nothing is written."""
@@ -177,11 +175,7 @@ class Silence:
             "taken": self.taken,
             **self.scope.to_document(),
         }
-        try:
-            self.outbox.files.replace(NAME, json.dumps(document).encode())
-        except OSError as error:
-            what = f"{self.outbox.files}/{NAME}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+        store(self.outbox.files, NAME, json.dumps(document).encode())
 
 
 def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:

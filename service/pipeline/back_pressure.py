@@ -19,11 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, combinations
-from typing import Any
 
-from pyspark.sql import SparkSession
-
-from service.pipeline import batch_report
 from service.settings import Settings
 
 FIRST = 100_000
@@ -169,16 +165,3 @@ def _median(weighted: Sequence[tuple[float, float]]) -> float:
     weights = accumulate(weight for weight, _ in ascending)
     half = sum(weight for weight, _ in ascending) / 2
     return next(value for (_, value), below in zip(ascending, weights, strict=True) if below >= half)
-
-
-def set_read_limit(spark: SparkSession, query_name: str, records: int) -> None:
-    """Set the most records of the batches that the running query has not planned yet. Raises QueryError.
-
-    The option `maxOffsetsPerTrigger` is read once, when the query starts. The engine keeps the limit of each source in the
-    volatile field `uniqueSources` and reads it again for each batch (Spark 4.1.1, MicroBatchExecution.constructNextBatch).
-    """
-    jvm: Any = spark._jvm
-    execution = batch_report.query(spark, query_name).streamingQuery()
-    limits = execution.uniqueSources()
-    limit = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(records)
-    getattr(execution, "uniqueSources_$eq")(limits.updated(limits.head()._1(), limit))

@@ -33,7 +33,7 @@ from service.checkpoint.skips import Care
 from service.kafka import source
 from service.kafka.offsets import unavailable
 from service.micro_batch import MicroBatch
-from service.pipeline import back_pressure, batch_report, builder, failure
+from service.pipeline import batch_report, builder, failure
 from service.pipeline.back_pressure import BatchLimit, Measured
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
@@ -42,6 +42,7 @@ from service.reference.snapshots import Snapshot
 from service.rejects.two_places import Originals
 from service.spark import batch_context, memory, session
 from service.spark.batch_context import BatchContext
+from service.spark.internals import execution
 from state.watermark import EventTime
 
 
@@ -286,7 +287,7 @@ class Publication:
         self.batch_limit.measure(measured, is_full=is_full)
         if self.batch_limit.records != former:
             term = self.term
-            back_pressure.set_read_limit(term.spark, term.settings.service.name, self.batch_limit.records)
+            execution.set_read_limit(term.spark, term.settings.service.name, self.batch_limit.records)
         return self.batch_limit.records
 
     def _lost(self, micro_batch: MicroBatch, outcome: Outcome) -> int:

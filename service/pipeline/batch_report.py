@@ -15,9 +15,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock
 from service.checkpoint import logs
-from service.errors import CheckpointError, QueryError
-from service.micro_batch import MicroBatch, Offsets, parse_offsets
+from service.micro_batch import MicroBatch
 from service.spark.files import opened
+from service.spark.internals import execution, jvm
 
 _LOGS = ("walCommit", "commitOffsets", "commitBatch")
 _UPLOADED = "SnapshotLastUploaded.partition_"
@@ -33,20 +33,12 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
 
     Raises QueryError when no such query is active, CheckpointError when the offset log lacks this batch or the one before.
     """
-    running = query(spark, query_name)
-    execution = running.streamingQuery()
-    log = execution.offsetLog()
-    entry = _entry(log, batch)
-    end = _offsets(entry, batch)
-    if running.lastProgress() is None:
-        _fetch_latest_offsets(execution, entry)
-    before = _offsets(_entry(log, batch - 1), batch - 1) if batch > 0 else _initial(execution)
+    before, end, at_ms = execution.planned(spark, query_name, batch)
     start = {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
-    planned_ms = clock.shown_ms(int(entry.metadata().get().batchTimestampMs()))
-    return MicroBatch(epoch, batch, 0, start, end, reference, planned_ms)
+    return MicroBatch(epoch, batch, 0, start, end, reference, clock.shown_ms(at_ms))
 
 
 def committed(spark: SparkSession, checkpoint: str) -> MicroBatch | None:
@@ -111,8 +103,7 @@ class Poll:
     """
 
     def __init__(self, query: StreamingQuery) -> None:
-        handle: Any = query
-        self._query = handle._jsq
+        self._query = jvm.query(query)
         self._seen = -1
 
     def __call__(self) -> Iterator[Progress]:
@@ -131,51 +122,3 @@ class Poll:
             if "addBatch" in progress.durations_ms and progress.batch > self._seen:
                 self._seen = progress.batch
                 yield progress
-
-
-def query(spark: SparkSession, query_name: str) -> Any:
-    """Return the JVM's handle of an active query. Raises QueryError when the session has none of that name."""
-    session: Any = spark
-    for each in session._jsparkSession.streams().active():
-        if each.name() == query_name:
-            return each
-    what = f"The query {query_name!r} is not active in this session"
-    raise QueryError(what, remedy="Call this in the query's foreachBatch, with the session that started the query")
-
-
-def _entry(log: Any, batch: int) -> Any:
-    entry = log.get(batch)
-    if not entry.isDefined():
-        what = f"The checkpoint's offset log has no batch {batch}"
-        raise CheckpointError(what, remedy="Restore the complete checkpoint, or start with a new one")
-    return entry.get()
-
-
-def _offsets(entry: Any, batch: int) -> Offsets:
-    # The log lists a source once for each branch of the plan that reads it, each time with the same offsets.
-    sources = entry.offsets()
-    documents = {_json(sources.apply(i)) for i in range(sources.size())}
-    if len(documents) != 1:
-        what = f"Batch {batch} of the checkpoint reads {len(documents)} sources, not one"
-        raise CheckpointError(what, remedy="Another program wrote this checkpoint: name an empty folder")
-    return parse_offsets(documents.pop())
-
-
-def _json(offset: Any) -> str:
-    return str(offset.get().json()) if offset.isDefined() else "{}"
-
-
-def _initial(execution: Any) -> Offsets:
-    # The source stores them in the checkpoint (sources/0/0) on the first request, before batch 0 runs.
-    return parse_offsets(execution.sources().apply(0).initialOffset().json())
-
-
-def _fetch_latest_offsets(execution: Any, entry: Any) -> None:
-    """Have the source fetch Kafka's latest offsets, as it does before every batch but a replayed one.
-
-    Otherwise a query whose first batch is a replay fails after that batch is committed: the engine reports the source's metrics
-    and reads a null (Spark 4.1.0 and 4.1.1, a regression of SPARK-54027, apache/spark#55236).
-    """
-    source, offset = execution.sources().apply(0), entry.offsets().apply(0)
-    if offset.isDefined():
-        source.latestOffset(source.deserializeOffset(offset.get().json()), source.getDefaultReadLimit())

@@ -58,6 +58,7 @@ from service.failpoint import InjectedError
 from service.reference.database import UnreadableError
 from service.settings import Settings
 from service.spark.files import FULL, MAKE_ROOM, local
+from service.spark.internals import jvm
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, OutletError, InjectedError)
 _PERMANENT = (SourceRefusedError, DataLossError, SinkRefusedError, OutletRefusedError)
@@ -327,7 +328,7 @@ def _placed(text: str) -> str:
 def _damaged(root: str) -> Sequence[object]:
     """Return the damaged log files of a checkpoint on this machine."""
     folder = local(root) if root else None
-    return logs.damaged(folder) if folder is not None else []
+    return logs.damaged_files(folder) if folder is not None else []
 
 
 def _room(root: str) -> str:
@@ -346,8 +347,7 @@ def _root(query: StreamingQuery | None, settings: Settings | None) -> str:
         return settings.service.checkpoint
     if query is None:
         return ""
-    handle: Any = query
-    return str(handle._jsq.streamingQuery().resolvedCheckpointRoot())
+    return jvm.checkpoint(query)
 
 
 def _path(root: str) -> str:
@@ -359,7 +359,7 @@ def _python(failure: BaseException | None) -> Iterator[_Cause]:
     seen: set[int] = set()
     while failure is not None and id(failure) not in seen:
         seen.add(id(failure))
-        java = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
+        java = jvm.throwable(failure)
         causes = [*_chain(java)] if java is not None else []
         yield from causes or _expanded(type(failure).__name__, _text(failure))
         failure = failure.__cause__ or failure.__context__
@@ -375,8 +375,7 @@ def _text(failure: BaseException) -> str:
 def _jvm(query: StreamingQuery | None) -> Iterator[_Cause]:
     if query is None:
         return
-    handle: Any = query
-    exception = handle._jsq.exception()
+    exception = jvm.query(query).exception()
     if exception.isDefined():
         yield from _chain(exception.get())
 

@@ -73,7 +73,7 @@ class CurrentSnapshot:
             self._history = history.read(self.folder)
         after = self._history.after(micro_batch, self.snapshot.version, self.snapshot.table)
         if after != self._history:
-            history.write(self.folder, after)
+            history.DOCUMENT.write(self.folder, after)
             self._history = after
 
     def rewind(self) -> None:

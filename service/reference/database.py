@@ -21,6 +21,7 @@ from service.errors import ReferenceDataError
 from service.reference.attributes import DEVICE
 from service.reference.expectations import check_columns
 from service.spark import session
+from service.spark.internals import jvm
 from service.threads import Thread
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
     limit_s = PATIENCE * reference.timeout_ms / 1000
     place = address(reference.url)
     remedy = "Find what blocks the database, or raise reference.timeout"
-    key = _session(spark), reference.url
+    key = jvm.session(spark).sessionUUID(), reference.url
     group = f"{_GROUP}-{key[0]}"
     former = _asking.get(key)
     if former is not None and not former.done():
@@ -103,11 +104,6 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
         spark.sparkContext.cancelJobGroup(group)
         what = f"reference data cannot be read from {place}: no complete answer within {limit_s:.0f} s"
         raise UnreadableError(what, remedy=remedy, reason=TIMEOUT) from error
-
-
-def _session(spark: SparkSession) -> str:
-    session: Any = spark
-    return str(session._jsparkSession.sessionUUID())
 
 
 def address(url: str) -> str:
@@ -188,7 +184,7 @@ def _message(error: Exception, reference: "Reference") -> str:
 
 def _innermost(error: Exception) -> str:
     """Return the first line of the innermost cause, which is the message of the database or of the task that failed."""
-    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    java: Any = jvm.throwable(error)
     if java is None:
         return str(error).strip().splitlines()[0]
     while java.getCause() is not None:

@@ -4,7 +4,6 @@ Python's workers have no JVM and cannot read another file system. So the driver 
 Spark hands it to every executor (`SparkContext.addFile`); there it has the copy's name (service/reference/attributes.py).
 """
 
-import os
 import secrets
 import tempfile
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from service.spark.files import Files, local
+from service.spark.files import Files, Local, local
 
 REFERENCE = "reference"
 _SNAPSHOT = ".arrow"
@@ -55,14 +54,7 @@ class SharedFolder:
         return (self.root / name).read_bytes()
 
     def replace(self, name: str, content: Any) -> None:
-        path = self.root / name
-        part = path.with_name(f".{name}.{os.getpid()}.tmp")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        Local(self.root).replace(name, content, is_synced=True)
 
     def keep(self, names: Iterable[str]) -> None:
         for old in {path.name for path in self.root.glob(f"*{_SNAPSHOT}")} - {*names}:

@@ -8,24 +8,23 @@ no more than KEPT_ROWS rows in all, and the folder keeps their snapshots. Record
 older version has begun, get the attributes of the oldest use: `is_cut` says so.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import Field
 
-from service.errors import CheckpointError
-from service.micro_batch import MicroBatch, Offsets, format_offsets, parse_offsets
+from service.checkpoint.document import Document
+from service.micro_batch import MicroBatch, Offsets
 from service.reference.attributes import Attributes, Stored
 from service.reference.folder import SnapshotFolder
-from service.spark.files import RESTORE, unusable
+from service.spark.files import RESTORE
 
-NAME = "used.json"
 KEPT = 50
 KEPT_ROWS = 10_000_000
 
@@ -40,7 +39,7 @@ class Use:
     version: str
     rows: int
     columns: tuple[str, ...]
-    begin: Offsets
+    begin: Annotated[Offsets, Field(alias="from")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,40 +63,14 @@ class History:
         return History(tuple(uses), is_cut)
 
 
+_REMEDY = f"{RESTORE}, or remove the file: then the past gets present attributes"
+DOCUMENT = Document[History]("used.json", History, remedy=_REMEDY)
+"""In the folder of the snapshots."""
+
+
 def read(folder: SnapshotFolder) -> History:
     """Return the history of a folder; an empty one without a file. Raises CheckpointError."""
-    try:
-        document: Any = json.loads(folder.read(NAME))
-        uses = [
-            Use(each["version"], each["rows"], tuple(each["columns"]), parse_offsets(json.dumps(each["from"])))
-            for each in document["uses"]
-        ]
-        return History(tuple(uses), bool(document["is_cut"]))
-    except FileNotFoundError:
-        return History()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{folder}/{NAME} cannot be read: {error}"
-        raise CheckpointError(
-            what, remedy=f"{RESTORE}, or remove the file: then the past gets present attributes"
-        ) from error
-
-
-def write(folder: SnapshotFolder, history: History) -> None:
-    """Write the history. Raises CheckpointError, or SetupError for a full disk."""
-    uses = [
-        {
-            "version": use.version,
-            "rows": use.rows,
-            "columns": use.columns,
-            "from": json.loads(format_offsets(use.begin)),
-        }
-        for use in history.uses
-    ]
-    try:
-        folder.replace(NAME, json.dumps({"is_cut": history.is_cut, "uses": uses}).encode())
-    except OSError as error:
-        what = f"{folder}/{NAME}: {error}"
-        raise unusable(what, remedy=RESTORE) from error
+    return DOCUMENT.read(folder) or History()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from service.errors import CheckpointError, SetupError
+from service.spark.internals import jvm
 
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 """The messages of file systems without free space."""
@@ -33,8 +34,6 @@ MAKE_ROOM = (
     "Make room on the checkpoint's disk and start again: docs/operator/procedures.md#the-checkpoints-disk-is-full"
 )
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-_MANAGERS = "org.apache.spark.sql.execution.streaming.checkpointing."
-_MANAGER = f"{_MANAGERS}CheckpointFileManager$"
 _OBJECT_STORES = frozenset({"s3a"})
 _EXISTS = ("FileAlreadyExistsException", "RemoteFileChangedException")
 """Hadoop's and Spark's own; that of S3 for a condition that is not met."""
@@ -87,8 +86,11 @@ class Local:
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Write a file in full or not at all, and create its folder if needed; OSError."""
+    def replace(self, name: str, content: bytes, *, is_synced: bool = False) -> None:
+        """Write a file in full or not at all, and create its folder if needed; OSError.
+
+        With `is_synced` the content is on the disk before the file has its name, and the name when this returns.
+        """
         path = self.root / name
         new = path.with_name(f".{path.name}.new")
         try:
@@ -96,9 +98,13 @@ class Local:
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(content)
+        if is_synced:
+            _sync(new)
         # Hadoop's checksums of a former content, which the JVM has written, would refuse this one.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         os.replace(new, path)
+        if is_synced:
+            _sync(path.parent)
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; OSError."""
@@ -135,10 +141,9 @@ class Files:
     """A folder, through the JVM. Hadoop verifies checksums (of blocks, or in local .crc files) while it reads."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        session: Any = spark
         self.root = root
-        self._jvm = session._jvm
-        self._conf = session._jsparkSession.sessionState().newHadoopConf()
+        self._jvm = jvm.of(spark)
+        self._conf = jvm.hadoop_settings(spark)
         try:
             with _named(root):
                 self._path = self._jvm.org.apache.hadoop.fs.Path(root)
@@ -256,7 +261,7 @@ class Files:
             return
         with _named(name):
             # createAtomic makes a temporary file beside it and renames that when it is closed.
-            manager = getattr(getattr(self._jvm, _MANAGER), "MODULE$").create(self._path, self._conf)
+            manager = jvm.file_manager(self._jvm, self._path, self._conf)
             folder = self._at(name.rpartition("/")[0])
             if not manager.exists(folder):
                 manager.mkdirs(folder)
@@ -293,7 +298,7 @@ def manager(root: str) -> str:
         return ""
     if scheme in _OBJECT_STORES:
         return "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
-    return f"{_MANAGERS}FileContextBasedCheckpointFileManager"
+    return f"{jvm.MANAGERS}FileContextBasedCheckpointFileManager"
 
 
 def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:
@@ -311,6 +316,15 @@ def opened(session: SparkSession, root: str) -> Files | Local:
     """Return the folder `root`: without the JVM if it is of this machine, else by the session's file systems. Raises as Files."""
     path = local(root)
     return Local(path) if path is not None else Files(session, root)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 @contextmanager

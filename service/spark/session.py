@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from service.errors import SettingsError, SetupError
 from service.settings import Settings
 from service.spark import files, java
 from service.spark.home import home
+from service.spark.internals import jvm
 from service.spark.jars import class_path
 from service.spark.places import DEPLOY
 
@@ -137,12 +137,11 @@ def build(
     given: dict[str, str] = {}
     chosen: Mapping[str, str] = {}
     if submitted():
-        SparkContext._ensure_initialized()
-        jvm: Any = SparkContext._jvm
+        packages = jvm.started()
         given = dict(SparkConf().getAll())
         given["spark.master"] = master_of(given)
         builder = builder.master(given["spark.master"])
-        temporary = jvm.java.lang.System.getProperty("java.io.tmpdir")
+        temporary = packages.java.lang.System.getProperty("java.io.tmpdir")
         chosen = {**unix_sockets(temporary), **parallelism(given), **cluster_secret(given)}
     else:
         os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(DEPLOY / "log4j2.properties"))
@@ -165,8 +164,7 @@ def build(
         raise SetupError(
             what, remedy="It needs a JDK 17 or 21 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
-    context: Any = spark.sparkContext
-    warn_of_noexec(context._jvm.java.lang.System.getProperty("java.io.tmpdir"))
+    warn_of_noexec(jvm.of(spark).java.lang.System.getProperty("java.io.tmpdir"))
     _suit(spark, settings, {**given, **wanted})
     return spark
 
@@ -190,8 +188,7 @@ def of_pipeline(spark: SparkSession, settings: Settings) -> SparkSession:
 
 def begin(spark: SparkSession, settings: Settings) -> None:
     """Prepare a session of `of_pipeline` for a run: set what depends on the settings, and have this thread join its pool."""
-    context: Any = spark.sparkContext
-    _suit(spark, settings, dict(context._conf.getAll()))
+    _suit(spark, settings, jvm.settings(spark))
     join_pool(spark)
 
 
@@ -237,19 +234,14 @@ def on_jvm_signals(call: Callable[[], None], *names: str) -> None:
     The process of spark-submit is the JVM, so supervisors signal the JVM, and Spark never passes a signal to Python. `call` runs
     in a thread of py4j's callback server and must return at once. Needs the JVM, but no session.
     """
-    SparkContext._ensure_initialized()
-    gateway: Any = SparkContext._gateway
-    start_callbacks: Callable[[Any], None] = ensure_callback_server_started
-    start_callbacks(gateway)
-    signals = gateway.jvm.sun.misc
+    signals = jvm.with_callbacks().sun.misc
     for name in names:
         signals.Signal.handle(signals.Signal(name), _Handler(call))
 
 
 def silence(spark: SparkSession, *, silent: bool = True) -> None:
     """Turn off the JVM's logger of queries, which logs each requested end as an error, or let it log errors again."""
-    context: Any = spark.sparkContext
-    log4j = context._jvm.org.apache.logging.log4j
+    log4j = jvm.of(spark).org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel(_ENGINE, log4j.Level.OFF if silent else log4j.Level.ERROR)
 
 

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from service import clock
 from service.spark import session
+from service.spark.internals import jvm
 
 PATIENCE_S = 30.0
 """How long the first batch waits for the cores of a cluster before it begins with the available ones."""
@@ -43,17 +43,12 @@ class WarmUp:
         with suppress(Exception):  # Spark may be ending; otherwise the first batch says what is wrong
             cores = session.cores_at_start(self._spark.conf.get)
             deadline = clock.monotonic_s() + PATIENCE_S
-            while self._cores() < cores and clock.monotonic_s() < deadline:
+            while jvm.cores(self._spark) < cores and clock.monotonic_s() < deadline:
                 time.sleep(_POLL_S)
         self._are_there.set()
         with suppress(Exception):
             tasks = self._spark.sparkContext.defaultParallelism
             self._spark.range(0, tasks, numPartitions=tasks).mapInArrow(_as_they_are, "id bigint").toArrow()
-
-    def _cores(self) -> int:
-        context: Any = self._spark.sparkContext
-        executors = context._jsc.sc().statusStore().executorList(True)
-        return sum(executors.apply(i).totalCores() for i in range(executors.size()))
 
 
 def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -53,7 +53,7 @@ from pathlib import Path
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.checkpoint import resume, shape
-from service.checkpoint.manifest import NAME
+from service.checkpoint.manifest import DOCUMENT
 from service.commands import verify
 from service.spark import session
 from service.spark.files import Files
@@ -66,7 +66,7 @@ with Broker(folder) as broker, Redis(folder) as redis:
 
     def begin():
         world.spark = session.build(world.settings, master="local[2]")
-        return shape.of_manifest(json.loads(Files(world.spark, sys.argv[2]).read(NAME)))
+        return shape.of_manifest(DOCUMENT.required(Files(world.spark, sys.argv[2])))
 
     world.spark = session.build(world.settings, master="local[2]")
     resume.prepare(world.spark, world.settings)

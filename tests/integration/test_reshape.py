@@ -1,6 +1,5 @@
 """`tidemark checkpoint reshape` on real parts: the state goes on in other buckets, and the oracle finds no difference."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from service.daemon.lease import Lease
 from service.errors import CheckpointError, FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
 from service.rejects import reject_log
+from service.spark.files import Local
 from state import distribution, reader
 from state.distribution import Digest
 from tests.integration.world import World
@@ -57,8 +57,8 @@ class Reshaped(World):
 
     def shape(self) -> tuple[int, int, set[int]]:
         """Buckets and partitions as the manifest has them, and the buckets that are in the state."""
-        document = json.loads((self.folder / "checkpoint" / manifest.NAME).read_text())
-        return *shape.of_manifest(document), {bucket for bucket, _ in self.states()}
+        stored = manifest.DOCUMENT.required(Local(self.folder / "checkpoint"))
+        return *shape.of_manifest(stored), {bucket for bucket, _ in self.states()}
 
     def states(self) -> list[tuple[int, Any]]:
         return list(reader.states(self.spark, self.settings.service.checkpoint, self.batch()))

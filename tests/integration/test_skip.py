@@ -124,7 +124,7 @@ def test_large_records_that_kill_together_are_read_one_at_a_time(
     folder = Local(world.folder / "checkpoint")
     recorded = starts.read(folder)
     assert (recorded.batch, recorded.running) == (0, True)
-    folder.replace(starts.NAME, json.dumps({**asdict(recorded), "ends": starts.LIMIT - 1}).encode())
+    folder.replace(starts.DOCUMENT.name, json.dumps({**asdict(recorded), "ends": starts.LIMIT - 1}).encode())
     with world.start("careful") as service:
         until(lambda: world.counted() == world.sent, STARTS_S, "all readings are counted")
         until(lambda: service.metric("rejects_total", reason="oversized") == many, 60, "the others are rejected")
@@ -173,7 +173,7 @@ def test_the_command_takes_only_offsets_that_are_still_to_be_read(
     status, output = skip("0:7")
     assert (status, "Batch 1 is published" in output) == (2, True), output
     world.redis.hset(f"{world.topic}:progress", "batch", 0)
-    assert not (folder / skips.NAME).exists()
+    assert not (folder / skips.DOCUMENT.name).exists()
     assert listed(world, capsys) == []
 
     assert skip("0:7", "1:19") == (0, f"{world.topic}:0:7: 1 offset skipped\n{world.topic}:1:19: 1 offset skipped\n")
@@ -196,5 +196,5 @@ def test_the_command_waits_for_a_service_that_runs_and_gives_up(
     finally:
         lease.release()
     assert "holds the lease" in capsys.readouterr().err
-    assert not (folder / skips.NAME).exists()
+    assert not (folder / skips.DOCUMENT.name).exists()
     assert listed(world, capsys) == []

@@ -12,10 +12,11 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
-from service.checkpoint import logs, resume, topic_log
+from service.checkpoint import resume, topic_log
 from service.checkpoint import topics as checkpoint_topics
 from service.errors import CheckpointError, DataLossError
 from service.spark.files import Local
+from service.spark.internals import offset_log
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, reading
 
@@ -75,7 +76,7 @@ class Changing(World):
 
     def topics(self) -> set[str]:
         """The topics in the newest offset log."""
-        position = logs.position(self.checkpoint)
+        position = offset_log.position(self.checkpoint)
         assert position is not None
         return {name.removeprefix(self.topic).strip("-") or "main" for name in position.offsets}
 
@@ -127,7 +128,7 @@ def test_without_a_change_the_checkpoint_has_no_file_of_topics(world: Changing) 
     world.put("main", "a", 0)
     world.start("main")
     world.start("main")
-    assert not (world.folder / "checkpoint" / topic_log.NAME).exists()
+    assert not (world.folder / "checkpoint" / topic_log.DOCUMENT.name).exists()
 
 
 def test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them(world: Changing) -> None:
@@ -215,7 +216,7 @@ def test_a_start_that_is_killed_at_any_step_is_repeated(
     world.named(["main", "c"], starting="latest")
     with monkeypatch.context() as patch:
         patch.setattr(topic_log, "write", killed(topic_log.write))
-        patch.setattr(logs, "replace", killed(logs.replace))
+        patch.setattr(offset_log, "replace", killed(offset_log.replace))
         patch.setattr(checkpoint_topics.manifest.Manifest, "encode", killed(checkpoint_topics.manifest.Manifest.encode))
         try:
             resume.prepare(world.spark, world.settings)

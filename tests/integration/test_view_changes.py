@@ -14,13 +14,13 @@ from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from schemas import contract
 from service.checkpoint import event_time
-from service.checkpoint.logs import Position
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon.view_changes import ViewChanges
 from service.monitoring.metrics import Metrics
 from service.publication.meta import meta
 from service.settings import Settings, parse
 from service.spark.files import Local
+from service.spark.internals.offset_log import Position
 from state.watermark import EventTime
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 from tests.stream.records import make_document

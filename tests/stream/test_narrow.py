@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from service.checkpoint import event_time, logs, narrow, skips
+from service.checkpoint import event_time, narrow, skips
 from service.checkpoint.event_time import Log
-from service.checkpoint.logs import Position
 from service.checkpoint.skips import Span
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
 from service.spark.files import Files, Local
+from service.spark.internals import offset_log
+from service.spark.internals.offset_log import Position
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ def edges(monkeypatch: pytest.MonkeyPatch) -> None:
 def folder(spark: SparkSession, tmp_path: Path) -> Files:
     """Nothing is committed; batch 0 reads partition 0 from 3 and partition 1 from 4."""
     files = Files(spark, str(tmp_path / "checkpoint"))
-    files.replace(logs.FIRST, b'\0v1\n{"readings":{"0":3,"1":4}}')
+    files.replace(offset_log.FIRST, b'\0v1\n{"readings":{"0":3,"1":4}}')
     return files
 
 
@@ -53,7 +54,7 @@ def test_a_batch_ends_at_a_skip_and_the_next_one_begins_behind_it(folder: Files)
     begin(folder, 1, 30, 40)
     skips.write(folder, [span(0, 12, 15), span(0, 20, 21), span(1, 50, 51)])
     assert narrow.apply(folder, KAFKA) == 0
-    assert logs.ends(folder, 1) == {"readings": {0: 12, 1: 40}}
+    assert offset_log.ends(folder, 1) == {"readings": {0: 12, 1: 40}}
     micro_batch = MicroBatch(1, 1, 0, {"readings": {0: 10, 1: 10}}, {"readings": {0: 12, 1: 40}})
     assert Log(folder).unread(KAFKA, micro_batch) == {("readings", 0)}, "though the batch is small"
     later = Log(folder)
@@ -63,11 +64,11 @@ def test_a_batch_ends_at_a_skip_and_the_next_one_begins_behind_it(folder: Files)
 
     commit(folder, 1)
     assert narrow.apply(folder, KAFKA) == 3
-    assert logs.position(folder) == Position(2, {"readings": {0: 15, 1: 40}})
+    assert offset_log.position(folder) == Position(2, {"readings": {0: 15, 1: 40}})
     begin(folder, 2, 30, 40)
     assert narrow.apply(folder, KAFKA) == 0
-    assert logs.ends(folder, 2) == {"readings": {0: 20, 1: 40}}
-    assert logs.ends(folder, 0) == {"readings": {0: 10, 1: 10}}
+    assert offset_log.ends(folder, 2) == {"readings": {0: 20, 1: 40}}
+    assert offset_log.ends(folder, 0) == {"readings": {0: 10, 1: 10}}
 
 
 def test_far_before_a_skip_a_batch_ends_where_nothing_of_it_is_read_ahead(folder: Files) -> None:
@@ -75,20 +76,22 @@ def test_far_before_a_skip_a_batch_ends_where_nothing_of_it_is_read_ahead(folder
     begin(folder, 0, 2 * far, 2 * far)
     skips.write(folder, [span(0, far, far + 1)])
     narrow.apply(folder, KAFKA)
-    assert logs.ends(folder, 0) == {"readings": {0: far - READ_AHEAD, 1: 2 * far}}
+    assert offset_log.ends(folder, 0) == {"readings": {0: far - READ_AHEAD, 1: 2 * far}}
     commit(folder, 0)
     begin(folder, 1, 2 * far, 4 * far)
     narrow.apply(folder, KAFKA)
-    assert logs.ends(folder, 1) == {"readings": {0: far, 1: 2 * far + READ_AHEAD}}, "what is read slowly is little"
+    assert offset_log.ends(folder, 1) == {"readings": {0: far, 1: 2 * far + READ_AHEAD}}, (
+        "what is read slowly is little"
+    )
 
 
 def test_a_batch_that_begins_with_a_skip_begins_behind_it(folder: Files) -> None:
     begin(folder, 0, 10, 10)
     skips.write(folder, [span(0, 3, 5), span(1, 2, 12)])
     assert narrow.apply(folder, KAFKA) == 2 + 8
-    assert logs.position(folder) == Position(0, {"readings": {0: 5, 1: 12}}, is_repeated=True)
-    assert logs.ends(folder, 0) == {"readings": {0: 10, 1: 12}}, "nothing of partition 1 is left of it"
-    assert folder.read(logs.FIRST).startswith(b"\0v1\n{")
+    assert offset_log.position(folder) == Position(0, {"readings": {0: 5, 1: 12}}, is_repeated=True)
+    assert offset_log.ends(folder, 0) == {"readings": {0: 10, 1: 12}}, "nothing of partition 1 is left of it"
+    assert folder.read(offset_log.FIRST).startswith(b"\0v1\n{")
     assert narrow.apply(folder, KAFKA) == 0
 
 
@@ -101,7 +104,7 @@ def test_nothing_else_of_the_files_changes_and_their_checksums_fit(folder: Files
     assert sources == ['{"readings":{"0":10,"1":7}}', "-", '{"readings":{"0":10,"1":7}}']
     local = Local(Path(str(folder)))
     assert (local.root / "offsets" / ".0.crc").exists()
-    for name in ("offsets/0", logs.FIRST):
+    for name in ("offsets/0", offset_log.FIRST):
         assert not local.problem(name)
         assert not folder.problem(name)
 

@@ -7,12 +7,12 @@ import pytest
 
 from service import clock
 from service.admission.readings import REASONS
-from service.checkpoint.logs import Position
 from service.micro_batch import MicroBatch
 from service.monitoring.activity_log import ABSENT_AFTER, EVERY_S, QUIET_S, ActivityLog, percentile
 from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from service.settings import Settings, parse
+from service.spark.internals.offset_log import Position
 from tests.stream.records import BASE_MS
 
 

@@ -78,6 +78,6 @@ def test_nothing_is_written_without_views_or_by_a_writer_that_is_fenced(tmp_path
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[{"view": "total"}]'])
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    Local(tmp_path).replace(beginnings.NAME, content)
+    Local(tmp_path).replace(beginnings.DOCUMENT.name, content)
     with pytest.raises(CheckpointError, match=r"endless/views.json is damaged"):
         begins(tmp_path, 0, A)

@@ -10,7 +10,6 @@ import pytest
 from service.admission.catalogs import Catalogs
 from service.admission.schema_catalog import NewSchemaError
 from service.admission.unknown_schemas import ALL
-from service.checkpoint.logs import Position
 from service.commands import compatibility
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
@@ -18,6 +17,7 @@ from service.errors import SettingsError
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Settings, load, parse
 from service.spark.files import Local
+from service.spark.internals.offset_log import Position
 
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
 CLIMATE = {"name": "climate", "topics": ["climate"], "measures": {"temperature": "t"}}

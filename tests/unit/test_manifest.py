@@ -80,5 +80,5 @@ def test_a_damaged_manifest_is_refused_by_name(tmp_path: Path, content: bytes) -
 def test_a_manifest_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:
     document = {**json.loads(made(tmp_path).encode()), "format": 3, "application": "3.0", "more": 1}
     (tmp_path / manifest.NAME).write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match=r"is of format 3, this version reads 1 and 2. Start version 3\.0"):
+    with pytest.raises(CheckpointError, match=r"is of format 3, this version reads 0, 1 or 2. Start version 3\.0"):
         manifest.read(Local(tmp_path))

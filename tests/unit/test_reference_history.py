@@ -134,6 +134,6 @@ def test_a_history_that_begins_in_a_running_checkpoint_is_cut(tmp_path: Path) ->
 def test_damage_is_named(tmp_path: Path) -> None:
     assert history.read(SharedFolder(tmp_path)) == History()
     for text in ("", "[]", '{"uses": [{}], "is_cut": false}'):
-        (tmp_path / history.NAME).write_text(text)
-        with pytest.raises(CheckpointError, match=history.NAME):
+        (tmp_path / history.DOCUMENT.name).write_text(text)
+        with pytest.raises(CheckpointError, match=history.DOCUMENT.name):
             history.read(SharedFolder(tmp_path))

@@ -15,10 +15,10 @@ from service.admission.questions import COLUMN_VALUES, UndecidedError
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
 from service.admission.schema_store import FOLDER, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
-from service.checkpoint.logs import Position
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
 from service.pipeline import failure
 from service.settings import Settings
+from service.spark.internals.offset_log import Position
 
 INDEX = f"{FOLDER}/index.json"
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]

@@ -148,7 +148,7 @@ def test_the_file_keeps_all_skips(tmp_path: Path) -> None:
     "content", ["", "{}", "[]", '{"format": 2, "skips": []}', '{"format": 1, "skips": [["readings", 0]]}']
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / skips.NAME).write_text(content)
+    (tmp_path / skips.DOCUMENT.name).write_text(content)
     with pytest.raises(CheckpointError, match=r"skips\.json"):
         skips.read(Local(tmp_path))
 

@@ -61,9 +61,9 @@ def test_what_counts(error: Exception, is_counted: bool) -> None:
     assert starts.counts(error) is is_counted
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"batch": 1, "more": 2}'])
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"batch": "x", "more": 2}'])
 def test_a_count_that_cannot_be_read_begins_anew(tmp_path: Path, content: str) -> None:
-    (tmp_path / starts.NAME).write_text(content)
+    (tmp_path / starts.DOCUMENT.name).write_text(content)
     assert starts.read(Local(tmp_path)) == Starts()
 
 
@@ -102,7 +102,7 @@ def test_a_start_is_counted_by_how_it_ends(settings: Settings) -> None:
 
 def test_what_the_last_process_has_named_is_shown_until_the_next_one_has_probed(settings: Settings) -> None:
     assert starts.unreadable(settings) == 0
-    Local(Path(settings.service.checkpoint)).replace(starts.NAME, b'{"batch": 1, "ends": 2, "unreadable": 4}')
+    Local(Path(settings.service.checkpoint)).replace(starts.DOCUMENT.name, b'{"batch": 1, "ends": 2, "unreadable": 4}')
     assert starts.unreadable(settings) == 4
 
 

@@ -26,7 +26,6 @@ from load.servers.certificates import Authority, shaking_hands
 from load.servers.postgres import Postgres
 from load.servers.server_process import HOST, free_port
 from load.testbed import PARTITIONS
-from service.checkpoint import logs
 from service.errors import (
     CheckpointError,
     DataLossError,
@@ -43,6 +42,7 @@ from service.errors import (
     WorkerLostError,
 )
 from service.spark.files import Local
+from service.spark.internals import log_files
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
 _BLOCK = bytes(1 << 16)
@@ -259,7 +259,7 @@ def _noexec(stage: Stage) -> Iterator[None]:
 @cause("checkpoint: a log file cut short", CheckpointError, r"offsets/\d+", r"a-damaged-checkpoint", runs=True)
 def _log_cut(stage: Stage) -> Iterator[None]:
     stage.testbed.kill_service()
-    newest = max(logs.numbers(Local(stage.checkpoint), "offsets"))
+    newest = max(log_files.numbers(Local(stage.checkpoint), "offsets"))
     file = stage.checkpoint / "offsets" / str(newest)
     os.truncate(file, file.stat().st_size // 2)
     stage.start()

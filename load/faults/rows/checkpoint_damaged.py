@@ -13,9 +13,9 @@ from pathlib import Path
 from load.faults.by_hand import Refusal, small_disk, start_damaged
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
-from service.checkpoint import logs
 from service.errors import SetupError
 from service.spark.files import Local
+from service.spark.internals import commit_log, state_files
 
 CHECKPOINT_STATUS, SETUP_STATUS = 8, 10
 PAGE = "docs/operator/procedures.md"
@@ -83,10 +83,9 @@ def _newest_offsets(run: Run) -> Path:
 def _needed_changelog(run: Run) -> Path:
     """One that the next batch needs: what the last committed batch left of a store's state."""
     mine = Local(_folder(run))
-    committed = logs.numbers(mine, "commits")[-1]
-    files = [
-        f"{store}/{committed + 1}_{attempt}.changelog" for store, attempt in logs.state_ids(mine, committed).items()
-    ]
+    committed = commit_log.numbers(mine)[-1]
+    attempts = commit_log.attempts(mine, committed)
+    files = [state_files.changelog(store, committed, attempt) for store, attempt in attempts.items()]
     return run.nemesis.pick([_folder(run) / name for name in files])
 
 
