@@ -326,12 +326,12 @@ class World:
             (_code(each.partition), each.offset, NO_INDEX if each.index is None else each.index, bool(each.is_replaced))
             for each in originals
         )
-        batch = BatchContext(self.time, codes, replaced=places)
+        context = BatchContext(self.time, codes, replaced=places)
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
             floor_ms = seen_keys.floor_ms(self.time, self.settings.admission)
-            batch = replace(batch, distinct=(str(self.folder), self.batch, self.epoch, floor_ms))
+            context = replace(context, distinct=(str(self.folder), self.batch, self.epoch, floor_ms))
         else:
             seen_keys.forget(str(self.folder))
         if chance.random() < 0.3:
@@ -340,7 +340,7 @@ class World:
             # Duplicates are found where all readings of a bucket are in one task.
             task = tasks[bucket_of(each.device) % len(tasks)] if self.rules.distinct else chance.choice(tasks)
             task.append(each)
-        fold = replace(fold, context=lambda: batch, max_rows=chance.choice([2, 1000, 1000]))
+        fold = replace(fold, context=lambda: context, max_rows=chance.choice([2, 1000, 1000]))
         for task in tasks:
             at = chance.randint(0, len(task))
             for batch in fold([_columns(part, self.settings) for part in (task[:at], task[at:])]):

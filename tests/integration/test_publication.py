@@ -17,7 +17,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.redis import Redis
-from service.errors import CheckpointError, FencedError, SinkError, SourceError, TidemarkError
+from service import failpoint
+from service.errors import CheckpointError, FencedError, SinkError, SourceError
+from service.failpoint import InjectedError
 from service.pipeline.batch import STEPS, BatchReport, Publication, start_query
 from service.pipeline.failure import classify
 from service.pipeline.term import Term
@@ -151,13 +153,15 @@ def unread_in_the_way(world: World) -> Callable[[], object]:
     return folder_in_the_way(world, "event_time/0.unread")
 
 
-def state_in_the_way(world: World) -> Callable[[], object]:
-    """A file where the first bucket's state must have a folder."""
+def crash_when_computed(world: World) -> Callable[[], object]:
+    """Nothing outside can stand in the way of this step alone: Spark looks at the state before the first one."""
     world.broker.create_topic(f"{world.topic}.rejects", 1)
-    file = world.folder / "checkpoint" / "state" / "0" / "0"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(b"")
-    return file.unlink
+    failpoint._plan = failpoint.Plan((failpoint.Point("after_decode", 1, "raise"),), None)
+
+    def remove() -> None:
+        failpoint._plan = None
+
+    return remove
 
 
 def event_time_in_the_way(world: World) -> Callable[[], object]:
@@ -166,7 +170,7 @@ def event_time_in_the_way(world: World) -> Callable[[], object]:
 
 OBSTACLES = {
     "begin": (unread_in_the_way, CheckpointError, []),
-    "compute": (state_in_the_way, TidemarkError, []),
+    "compute": (crash_when_computed, InjectedError, []),
     "publish_rejects": (without_rejects_topic, SourceError, []),
     "publish_values": (window_in_the_way, SinkError, ["rejects"]),
     "progress": (progress_in_the_way, FencedError, ["rejects", "values"]),
