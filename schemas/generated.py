@@ -1,4 +1,4 @@
-"""The parts of schemas/redis.json and of the pages that follow from the registry of statistics.
+"""The parts of schemas/redis.json, of its page and of the client that follow from the registry of statistics.
 
     python -m schemas.generated        # writes them again, after a change of state/statistics.py
 
@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from state.statistics import SESSION_STATISTICS, STATISTICS, Statistic
+from state.statistics import ALWAYS, SESSION_STATISTICS, STATISTICS, Statistic
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRACT, PAGE = ROOT / "schemas" / "redis.json", ROOT / "schemas" / "redis.md"
+CLIENT = ROOT / "clients" / "python" / "src" / "tidemark_client" / "values.py"
 
 
 def texts() -> dict[Path, str]:
@@ -21,7 +22,10 @@ def texts() -> dict[Path, str]:
     contract = _between(contract, '"window": {', r'"end": \{[^\n]*\n', _properties(), ' *"epoch"')
     contract = _between(contract, '"session": {', r'"patternProperties": \{\n', _session_properties(), r" *\}")
     page = _between(PAGE.read_text(encoding="utf-8"), "", r"<!-- statistics -->\n", _table(), "<!-- end -->")
-    return {CONTRACT: contract, PAGE: page}
+    client = _between(
+        CLIENT.read_text(encoding="utf-8"), "class Window", r"schemas.generated`\.\n", _fields(), "    final"
+    )
+    return {CONTRACT: contract, PAGE: page, CLIENT: client}
 
 
 def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) -> str:
@@ -50,6 +54,11 @@ def _session_properties() -> Iterable[str]:
     others = "|".join(name for name in SESSION_STATISTICS if name != "count")
     yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.count$": {{"$ref": "#/$defs/count"}},'
     yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.({others})$": {{"$ref": "#/$defs/number"}}'
+
+
+def _fields() -> Iterable[str]:
+    for name, statistic in STATISTICS.items():
+        yield f"    {name}: {'int' if statistic.is_whole else 'float'}{'' if name in ALWAYS else ' | None'}"
 
 
 _UNITS = {"measure": "the measure's", "measure/s": "the measure's, per second", "ms": "ms since the epoch"}

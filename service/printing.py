@@ -1,6 +1,7 @@
 """Print the output of commands as plain text: text of a device, a broker or a file cannot control the terminal."""
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 
@@ -14,6 +15,16 @@ def printable(text: str) -> str:
 def say(line: object) -> None:
     """Print one line on standard output. Characters outside of the output's encoding are escaped, too."""
     print(printable(str(line)).encode(errors="backslashreplace").decode())  # noqa: T201
+
+
+def aligned(rows: Sequence[Sequence[str]], *, is_right: bool = False) -> Iterator[str]:
+    """Yield rows as lines whose columns are as wide as their widest cell; with `is_right` all but the last end together."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *cells, last in rows:
+        padded = [
+            text.rjust(width) if is_right else text.ljust(width) for text, width in zip(cells, widths, strict=False)
+        ]
+        yield "  ".join([*padded, last]).rstrip()
 
 
 def counted(count: int, noun: str) -> str:

@@ -260,6 +260,9 @@ class Totals:
         return mean
 
 
+TIME = pa.timestamp("ms", "UTC")
+"""The type of times in tables."""
+
 Unit = Literal["readings", "devices", "measure", "measure/s", "ms"]
 
 
@@ -285,6 +288,13 @@ class Statistic:
     def is_whole(self) -> bool:
         """Whether the field is a whole number."""
         return self.unit in {"readings", "devices", "ms"}
+
+    @property
+    def type(self) -> "pa.DataType":
+        """The type of the field in tables."""
+        if self.unit == "ms":
+            return TIME
+        return pa.int64() if self.is_whole else pa.float64()
 
 
 _SUMS = ("count", *moments.SUMS)

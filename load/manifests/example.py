@@ -41,10 +41,11 @@ def texts() -> dict[Path, str]:
 def text() -> str:
     """Return the example: all sections, lists that may be left out at the end. Required keys come first, a login last."""
     fields = sorted(Settings.model_fields.items(), key=lambda each: each[1].default == ())
-    return "\n".join([_HEAD, *(line for name, field in fields for line in _section(name, field))])
+    return "\n".join([_HEAD, *(line for name, field in fields for line in section(name, field))])
 
 
-def _section(name: str, field: FieldInfo) -> Iterator[str]:
+def section(name: str, field: FieldInfo) -> Iterator[str]:
+    """Yield the lines of a section, of each of its models if it is a choice of several."""
     is_given = name in _GIVEN or field.is_required() or isinstance(field.default, BaseModel)
     title = f"[[{name}]]" if get_origin(field.annotation) is tuple else f"[{name}]"
     yield from _comment(field)

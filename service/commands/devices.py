@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from service import clock
 from service.errors import SettingsError, SinkError
-from service.printing import counted, printable
+from service.printing import aligned, counted, printable
 from service.publication import meta
 from service.redis import client as redis_client
 from service.redis.keys import shards
@@ -247,10 +247,8 @@ def table(page: Page, columns: Sequence[str]) -> Iterator[str]:
         status = f"{each['status']}, skewed" if each["skewed"] else each["status"]
         seen = format_time(each["last_seen"]) if each["last_seen"] else "never"
         rows.append([each["device"], status, seen, *(each["attributes"].get(name, "-") for name in names)])
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells if page.devices else []:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if page.devices:
+        yield from aligned([[printable(cell) for cell in row] for row in rows])
     yield f"{len(page.devices):,} of {counted(page.total, 'device')}"
     if page.as_of is not None:
         yield str(page.as_of)

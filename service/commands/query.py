@@ -14,6 +14,7 @@ from service.daemon import control
 from service.errors import SettingsError, SetupError
 from service.monitoring import pages, status
 from service.monitoring.pages import NoServiceError
+from service.printing import aligned
 from service.settings import Metrics
 from service.units import format_time
 
@@ -84,9 +85,7 @@ def table(pipelines: Mapping[str, Document]) -> Iterator[str]:
                 "-" if error is None else f"{format_time(error['at_ms'])} {error['code']}",
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
 
 
 def require(name: str, pipelines: Mapping[str, Document]) -> None:

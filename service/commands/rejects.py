@@ -20,7 +20,7 @@ from service.commands.dissect import Dissected
 from service.commands.explain import explain
 from service.errors import SettingsError
 from service.kafka.scan import Watch
-from service.printing import document, printable, say
+from service.printing import aligned, document, printable, say
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
@@ -145,7 +145,7 @@ def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
             say(row)
         return 0
     head = ["record", "broker time", "reason", "state", "device", "detail"]
-    for line in _table(head, [row for row in rows if isinstance(row, list)]) if rows else []:
+    for line in aligned([head, *(row for row in rows if isinstance(row, list))]) if rows else []:
         say(line)
     for line in _summary(counts):
         say(line)
@@ -167,12 +167,6 @@ def _row(entry: _Entry, loaded: settings.Settings) -> list[str]:
 def _shortened(text: str, most: int = _WIDEST) -> str:
     """Cut a cell, because one device that sends ids of 64 KiB would make every line of the table as wide."""
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-def _table(head: list[str], rows: Sequence[list[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in [head, *rows]:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:

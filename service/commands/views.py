@@ -20,6 +20,7 @@ from service import settings as configuration
 from service.daemon import owner
 from service.errors import SettingsError
 from service.monitoring import pages, status
+from service.printing import aligned
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
@@ -177,9 +178,7 @@ def table(views: Sequence[Document]) -> Iterator[str]:
             complete += "; the former version serves meanwhile"
         by = ", ".join(view["by"]) or "-"
         rows.append((view["name"], view["keys"] or "-", _length(view["window_ms"]), by, complete))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
 
 
 def _length(window_ms: int) -> str:

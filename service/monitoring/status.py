@@ -21,6 +21,7 @@ from urllib.parse import quote
 from service import clock
 from service.monitoring import pages
 from service.monitoring.pages import NoServiceError
+from service.printing import aligned
 
 if TYPE_CHECKING:
     from service.errors import TidemarkError
@@ -255,10 +256,7 @@ def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
         times = [_time(each["watermark_ms"]), _time(each["finished_ms"])]
         numbers = [str(each["batch"]), str(each["rows"]), str(each.get("limit", "-"))]
         rows.append([*numbers, *seconds, *times, _moved(each["start"], each["end"])])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        aligned = [text.rjust(width) for text, width in zip(row[:-1], widths, strict=False)]
-        yield "  ".join([*aligned, row[-1]]).rstrip()
+    yield from aligned(rows, is_right=True)
 
 
 def _lag(checkpoint: Mapping[str, Any]) -> str:

@@ -26,9 +26,10 @@ from service.outlets import outlet, tables
 from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
 from service.settings import JdbcOutlet, Settings
 from service.spark.internals import jvm
+from state.statistics import TIME
 
 POSITIONS = "tidemark_outlets"
-_TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", tables.TIME: "timestamptz"}
+_TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", TIME: "timestamptz"}
 _REFUSALS = re.compile(r"28|3D|3F|42|0A|22|23|25006")
 """Classes of SQLSTATE for which waiting does not help: a login, a database, a right, a table, a type, a read-only server."""
 _OF_A_ROW = re.compile(r"22|23|54|P0001")

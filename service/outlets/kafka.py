@@ -27,6 +27,7 @@ from service.outlets import outlet, tables
 from service.outlets.outlet import Entry, Position
 from service.settings import Kafka as KafkaSettings
 from service.settings import KafkaOutlet, Settings
+from state.statistics import TIME
 
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -41,7 +42,7 @@ _TYPES: Mapping[Any, Any] = {
     pa.string(): "string",
     pa.int64(): "long",
     pa.float64(): "double",
-    tables.TIME: {"type": "long", "logicalType": "timestamp-millis"},
+    TIME: {"type": "long", "logicalType": "timestamp-millis"},
 }
 _JUDGED, _NONE = "the registry says that it is not compatible", "there is no [registry]"
 _LOGIN = ("user", "password", "password_file", "ca_file", "certificate", "key", "options")
@@ -50,7 +51,7 @@ _LOGIN = ("user", "password", "password_file", "ca_file", "certificate", "key", 
 class Kafka:
     """A topic of Kafka."""
 
-    def __init__(self, options: KafkaOutlet, settings: Settings) -> None:
+    def __init__(self, options: KafkaOutlet, settings: Settings, *_: object) -> None:
         self._options, self._settings = options, settings
         self._kafka = brokers(options, settings.kafka)
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
@@ -241,7 +242,7 @@ def keys(rows: pa.Table, names: Sequence[str]) -> list[bytes]:
 
 def _plain(rows: pa.Table) -> pa.Table:
     """Rows with times as ms since the epoch."""
-    fields = [field.with_type(pa.int64()) if field.type == tables.TIME else field for field in rows.schema]
+    fields = [field.with_type(pa.int64()) if field.type == TIME else field for field in rows.schema]
     return rows.cast(pa.schema(fields))
 
 

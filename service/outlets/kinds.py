@@ -1,25 +1,22 @@
-"""The kinds of outlets: which class writes which section. A new kind is a class, its section, and a line here."""
+"""Make the outlets of a term from their sections, each by the class that its section names."""
+
+import importlib
 
 from pyspark.sql import SparkSession
 
-from service.outlets.jdbc import Jdbc
-from service.outlets.kafka import Kafka
 from service.outlets.outbox import Outbox
 from service.outlets.outlet import Outlet
-from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, Watcher
-from service.settings import JdbcOutlet, ParquetOutlet, Settings
-from service.settings import Outlet as OutletSettings
+from service.settings import Settings
+from service.settings.outlets import OutletSection
 from service.spark.files import opened
 
 
-def outlet(options: OutletSettings, settings: Settings, spark: SparkSession) -> Outlet:
+def outlet(options: OutletSection, settings: Settings, spark: SparkSession) -> Outlet:
     """Return the outlet of a section of the settings; it is not connected."""
-    if isinstance(options, ParquetOutlet):
-        return Parquet(options)
-    if isinstance(options, JdbcOutlet):
-        return Jdbc(options, settings, spark)
-    return Kafka(options, settings)
+    module, _, name = options.made_by.partition(":")
+    made: Outlet = getattr(importlib.import_module(module), name)(options, settings, spark)
+    return made
 
 
 def outlets(spark: SparkSession, settings: Settings, epoch: int, committed: int, watcher: Watcher) -> Outlets | None:

@@ -44,7 +44,7 @@ _REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user
 class Parquet:
     """Files below one folder of a local or another file system."""
 
-    def __init__(self, options: ParquetOutlet) -> None:
+    def __init__(self, options: ParquetOutlet, *_: object) -> None:
         self._options = options
         self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
         self._place = f"The outlet {options.name} at {options.path}"

@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from service.publication.rows import measures, plain, statistics
 from state.columns import TOTALS
 from state.layout import MERGED
-from state.statistics import SESSION_STATISTICS, STATISTICS, Totals
+from state.statistics import SESSION_STATISTICS, STATISTICS, TIME, Totals
 
-TIME = pa.timestamp("ms", "UTC")
 WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")
 NEWEST = ("count", "revision", "epoch", "batch")
@@ -34,13 +33,12 @@ _STAMP = (
 
 def windows_schema() -> pa.Schema:
     """Return the columns of windows."""
-    kinds = {"readings": pa.int64(), "devices": pa.int64(), "ms": TIME}
     return pa.schema(
         [
             *(pa.field(name, pa.string(), nullable=False) for name in WINDOW_KEY[:3]),
             pa.field("start", TIME, nullable=False),
             pa.field("end", TIME, nullable=False),
-            *(pa.field(name, kinds.get(each.unit, pa.float64())) for name, each in STATISTICS.items()),
+            *(pa.field(name, each.type) for name, each in STATISTICS.items()),
             *_STAMP,
         ]
     )

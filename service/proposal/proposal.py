@@ -7,7 +7,7 @@ from itertools import combinations
 
 from service.admission import avro_types, device_ids
 from service.proposal import rhythm, roles, times
-from service.proposal.columns import ARRAY, NUMBER, Column, Columns, Seen, columns
+from service.proposal.columns import NUMBER, Columns, Seen, columns
 from service.proposal.rhythm import Rhythm, round_up
 from service.proposal.roles import Quantity, Sender
 from service.proposal.times import Clock
@@ -287,13 +287,6 @@ def _judge_reference(made: Proposal, reference: Table) -> None:
     columns = {name: values for name, values in reference.columns.items() if name not in made.limits}
     found = list(roles.categories(columns, made.reference_key))
     made.categories, made.more_categories = found[:_MOST_VIEWS], found[_MOST_VIEWS:]
-
-
-def seen_of(column: Column) -> str:
-    """Return what a sample shows of a field: its kinds, and how many records have it."""
-    kinds = " or ".join(f"an {each}" if each == ARRAY else each for each in sorted(column.kinds))
-    share = "" if column.share == 1 else f", in {column.share:.1%} of the records"
-    return f"{kinds}{share}"
 
 
 def pace(seen: Rhythm) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from service.errors import SettingsError
-from service.settings.outlets import ParquetOutlet
 from service.settings.section import Section
 from service.settings.settings import Settings
 from service.units import format_duration, parse_duration_ms
@@ -166,12 +165,11 @@ def _resolve(settings: Settings, folder: Path) -> Settings:
         if not isinstance(section, Section):
             return section
         paths: dict[str, Any] = {name: (folder / value).resolve() for name, value in section if isinstance(value, Path)}
-        if isinstance(section, ParquetOutlet) and ":" not in section.path:
-            paths["path"] = str((folder / section.path).resolve())
         return section.model_copy(update=paths)
 
     sections = {name: resolved(section) for name, section in settings}
     checkpoint = settings.service.checkpoint
     if ":" not in checkpoint:
         sections["service"] = settings.service.model_copy(update={"checkpoint": str((folder / checkpoint).resolve())})
+    sections["outlets"] = tuple(outlet.below(folder) for outlet in sections["outlets"])
     return settings.model_copy(update=sections)

@@ -1,18 +1,29 @@
-"""[[outlets]]: where final values go for good."""
+"""[[outlets]]: where final values go for good. The section of each kind has what only this kind needs of the settings.
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+A new kind is a section here, its class in service/outlets/, a test and a page: docs/how-to-add.md.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from service.settings.kafka import TOPIC
+from service.settings.place import folder, nested
 from service.settings.section import Client, Login, Name, NotNegative, Positive
+
+if TYPE_CHECKING:
+    from service.settings.settings import Settings
 
 _SMALLEST_PENDING = 1 << 16
 
 
-class _Outlet(Login):
+class OutletSection(Login):
     """What outlets of all kinds share. `kind` is in each class: its text decides which class a section is."""
+
+    made_by: ClassVar[str]
+    """The class that writes to the outlet, as module:name. It takes the section, the settings and the Spark session."""
 
     name: Name = Field(examples=["history"])
     """The outlet's name: lower-case letters, digits and _."""
@@ -36,8 +47,31 @@ class _Outlet(Login):
             raise ValueError(msg)
         return self
 
+    def place(self, settings: "Settings") -> tuple[str, ...]:
+        """Return what the outlet writes, by kind and name: no two outlets may be equal."""
+        raise NotImplementedError
 
-class ParquetOutlet(_Outlet):
+    def overlap(self, names: str, other: "OutletSection", settings: "Settings", others: "Settings") -> Iterator[str]:
+        """Yield a problem if another outlet, of `others`, writes to the same place. `names` are those of both."""
+        if self.place(settings) == other.place(others):
+            yield f"{names}: both write {self.place(settings)[-1]}"
+
+    def problems(self, settings: "Settings") -> Iterator[str]:
+        """Yield a problem for each key that another section does not allow."""
+        yield from ()
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics of Kafka that the outlet writes, which may be no rejects topic of another pipeline."""
+        return ()
+
+    def below(self, root: Path) -> Self:
+        """Return the section with its relative paths below a folder, in addition to fields of the type Path."""
+        return self
+
+
+class ParquetOutlet(OutletSection):
+    made_by = "service.outlets.parquet:Parquet"
+
     kind: Literal["parquet"]
     """Files of Parquet."""
     path: str = Field(examples=["/var/lib/tidemark/history"])
@@ -45,8 +79,21 @@ class ParquetOutlet(_Outlet):
     compact_after: int = Field(default=50, ge=2, le=10_000)
     """Files of a view and a day that are made one."""
 
+    def place(self, settings: "Settings") -> tuple[str, ...]:
+        return "path", folder(self.path)
 
-class JdbcOutlet(_Outlet):
+    def overlap(self, names: str, other: OutletSection, settings: "Settings", others: "Settings") -> Iterator[str]:
+        """Yield a problem also for a folder inside the other one."""
+        if isinstance(other, ParquetOutlet):
+            yield from nested(names, folder(self.path), folder(other.path), "/")
+
+    def below(self, root: Path) -> Self:
+        return self if ":" in self.path else self.model_copy(update={"path": str((root / self.path).resolve())})
+
+
+class JdbcOutlet(OutletSection):
+    made_by = "service.outlets.jdbc:Jdbc"
+
     kind: Literal["jdbc"]
     """A table of PostgreSQL."""
     url: str = Field(examples=["jdbc:postgresql://db.example.com/history"])
@@ -73,8 +120,13 @@ class JdbcOutlet(_Outlet):
             raise ValueError(msg)
         return value
 
+    def place(self, settings: "Settings") -> tuple[str, ...]:
+        return "table", self.url, self.table
 
-class KafkaOutlet(Client, _Outlet):
+
+class KafkaOutlet(Client, OutletSection):
+    made_by = "service.outlets.kafka:Kafka"
+
     kind: Literal["kafka"]
     """A topic of Kafka."""
     topic: str = Field(examples=["finals"])
@@ -109,6 +161,18 @@ class KafkaOutlet(Client, _Outlet):
             msg = "bootstrap: is missing, and there is a login or options; without bootstrap those of [kafka] are used"
             raise ValueError(msg)
         return self
+
+    def place(self, settings: "Settings") -> tuple[str, ...]:
+        return "topic", self.bootstrap or settings.kafka.bootstrap, self.topic
+
+    def problems(self, settings: "Settings") -> Iterator[str]:
+        if self.format == "avro" and settings.registry is None:
+            yield f"outlets.{self.name}.format: avro needs a [registry]; or choose json"
+        if self.topic in settings.kafka.topics:
+            yield f"outlets.{self.name}.topic: {self.topic!r} is a topic of [kafka], which is read"
+
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic,)
 
 
 Outlet = Annotated[ParquetOutlet | JdbcOutlet | KafkaOutlet, Field(discriminator="kind")]

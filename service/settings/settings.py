@@ -15,7 +15,6 @@ from pydantic_core import PydanticKnownError
 from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
-from service.settings.place import folder, nested
 from service.settings.redis import Redis
 from service.settings.reference import Reference
 from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section
@@ -223,18 +222,15 @@ class Settings(Section):
         """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""
         names = Counter(outlet.name for outlet in self.outlets)
         yield from (f"outlets: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1)
-        for one, other in combinations((outlet for outlet in self.outlets if outlet.kind == "parquet"), 2):
-            yield from nested(f"outlets.{one.name} and outlets.{other.name}", folder(one.path), folder(other.path), "/")
+        for one, other in combinations(self.outlets, 2):
+            yield from one.overlap(f"outlets.{one.name} and outlets.{other.name}", other, self, self)
         endless = {view.name for view in self.views if view.is_endless}
         for outlet in self.outlets:
             views = outlet.views or ()
             yield from _unknown(f"outlets.{outlet.name}.views", views, {view.name for view in self.views}, "view")
             for name in sorted(endless.intersection(views)):
                 yield f"outlets.{outlet.name}.views: {name!r} has no windows, so nothing is final"
-            if outlet.kind == "kafka" and outlet.format == "avro" and self.registry is None:
-                yield f"outlets.{outlet.name}.format: avro needs a [registry]; or choose json"
-            if outlet.kind == "kafka" and outlet.topic in self.kafka.topics:
-                yield f"outlets.{outlet.name}.topic: {outlet.topic!r} is a topic of [kafka], which is read"
+            yield from outlet.problems(self)
 
     def _crossing_inputs(self) -> Iterator[str]:
         """Yield a problem for each name, topic or column that two inputs, or [input] and another section, give otherwise."""

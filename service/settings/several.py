@@ -6,7 +6,6 @@ from pathlib import Path
 
 from service.errors import SettingsError
 from service.settings.loading import load
-from service.settings.outlets import JdbcOutlet, KafkaOutlet, Outlet, ParquetOutlet
 from service.settings.place import folder, nested
 from service.settings.section import NAME
 from service.settings.settings import Settings
@@ -51,14 +50,9 @@ def _shared(a: Settings, b: Settings) -> Iterator[str]:
     yield from nested("service.checkpoint", folder(a.service.checkpoint), folder(b.service.checkpoint), "/")
     for outlet, other in ((x, y) for x in a.outlets for y in b.outlets):
         names = f"outlets.{outlet.name} and outlets.{other.name}"
-        if isinstance(outlet, ParquetOutlet) and isinstance(other, ParquetOutlet):
-            yield from nested(names, folder(outlet.path), folder(other.path), "/")
-        elif _place(outlet, a) == _place(other, b):
-            yield f"{names}: both write {_place(outlet, a)[-1]}"
+        yield from outlet.overlap(names, other, a, b)
     for one, another in ((a, b), (b, a)):
-        for topic in sorted(
-            {each.topic for each in one.outlets if isinstance(each, KafkaOutlet)} & {*_rejects(another)}
-        ):
+        for topic in sorted({topic for each in one.outlets for topic in each.topics()} & {*_rejects(another)}):
             yield f"outlets: {one.service.name} writes finals to {topic!r}, a rejects topic of {another.service.name}"
     if a.service.log != b.service.log:
         yield f"service.log: {a.service.log} and {b.service.log}, and a process has one log"
@@ -68,12 +62,3 @@ def _shared(a: Settings, b: Settings) -> Iterator[str]:
 
 def _rejects(settings: Settings) -> Iterator[str]:
     return map(settings.kafka.rejects_topic, settings.kafka.topics)
-
-
-def _place(outlet: Outlet, settings: Settings) -> tuple[str, ...]:
-    """What an outlet writes: no two may be equal."""
-    if isinstance(outlet, KafkaOutlet):
-        return "topic", outlet.bootstrap or settings.kafka.bootstrap, outlet.topic
-    if isinstance(outlet, JdbcOutlet):
-        return "table", outlet.url, outlet.table
-    return "path", outlet.path

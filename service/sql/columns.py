@@ -4,12 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from state.statistics import STATISTICS, TIME
 from tidemark_client.values import Meta
 
-TIME = pa.timestamp("ms", tz="UTC")
 _WRITTEN = {"epoch": pa.int64(), "batch": pa.int64(), "updated": TIME}
-_STATISTICS = {"count": pa.int64(), "distinct": pa.int64(), "first": TIME, "last": TIME}
-"""The types of statistics that are no numbers of the measure."""
 _SUMMARY = {"count": pa.int64(), "mean": pa.float64(), "min": pa.float64(), "max": pa.float64()}
 STATE = pa.schema(
     {
@@ -27,6 +25,11 @@ STATE = pa.schema(
 """The state of the checkpoint: `kind` is window, session or device; the key of the last two is the device."""
 
 
+def _type(statistic: str) -> pa.DataType:
+    """Return the type of a statistic; a number for one that only a later version of the service has."""
+    return STATISTICS[statistic].type if statistic in STATISTICS else pa.float64()
+
+
 def windows(meta: Meta) -> pa.Schema:
     """Return the columns of the table `windows`: of the statistics those that any view has."""
     statistics = dict.fromkeys(name for view in meta.views.values() for name in ("count", *view.statistics, "last"))
@@ -37,7 +40,7 @@ def windows(meta: Meta) -> pa.Schema:
             "key": pa.string(),
             "start": TIME,
             "end": TIME,
-            **{name: _STATISTICS.get(name, pa.float64()) for name in statistics},
+            **{name: _type(name) for name in statistics},
             "final": pa.bool_(),
             "closed_by": pa.string(),
             "revision": pa.int64(),

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,7 +19,9 @@ from service.monitoring.metrics import STUCK_S, Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
-from service.settings import load_named, require_apart
+from service.outlets import kinds
+from service.settings import Settings, load_named, require_apart
+from service.settings.outlets import OutletSection
 
 TEXT = """
 [service]
@@ -130,6 +132,39 @@ def test_an_outlet_inside_another_or_in_a_rejects_topic_is_refused(tmp_path: Pat
             SettingsError, match=r"three writes finals to 'readings-one\.rejects', a rejects topic of one"
         ):
             together(*paths)
+
+
+class Shelf:
+    """The class of a third kind, the example of docs/how-to-add.md."""
+
+    def __init__(self, options: "ShelfOutlet", *_: object) -> None:
+        self.board = options.board
+
+
+class ShelfOutlet(OutletSection):
+    kind: Literal["shelf"] = "shelf"
+    """A board of a shelf."""
+    board: str
+    """The board."""
+    made_by = f"{__name__}:Shelf"
+
+    def place(self, settings: Settings) -> tuple[str, ...]:
+        return "board", self.board
+
+
+def test_outlets_of_a_third_kind_are_made_and_kept_apart(tmp_path: Path) -> None:
+    paths = [write(tmp_path, name) for name in ("one", "two", "three")]
+    boards = [ShelfOutlet(name="finals", board=board) for board in ("upper", "upper", "lower")]
+    one, two, three = [
+        (path, load_named(path).model_copy(update={"outlets": (each,)}))
+        for path, each in zip(paths, boards, strict=True)
+    ]
+    with pytest.raises(SettingsError, match=r"outlets\.finals and outlets\.finals: both write upper"):
+        require_apart([one, two])
+    require_apart([one, three])
+    made: Any = kinds.outlet(boards[0], one[1], None)  # type: ignore[arg-type]
+    assert isinstance(made, Shelf)
+    assert made.board == "upper"
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:

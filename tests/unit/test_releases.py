@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,11 @@ def versions(values: list[str]) -> set[int]:
 
 
 def test_there_are_bytes_of_every_release() -> None:
-    """A release gets its file: see tests/stored.py."""
+    """A release gets its file, its commit and its place as PREVIOUS when the next version begins: see tests/stored.py."""
     headings = re.findall(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings == list(reversed(RELEASES))
-    assert headings[0] == PREVIOUS
+    present = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert headings == [*({present} - {*RELEASES}), *reversed(RELEASES)]
+    assert list(RELEASES)[-1] == PREVIOUS
     assert {version for version in RELEASES if (DATA / f"stored_{version}.json").exists()} == {*RELEASES} - {"0.1.0"}
     # A head and deltas have version 2; a base has the version that its windows need.
     assert {case: versions(values) for case, values in document().items()} == {"plain": {2}, "statistics": {2, 3}}

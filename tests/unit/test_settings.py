@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from load.manifests import example
 from load.site import settings_page
 from service import settings
 from service.errors import SettingsError
 from service.settings import Settings, load, loads, parse
+from service.settings.section import Positive, Section
 from tests.stream.records import make_document, make_settings
 
 MINIMAL = {
@@ -853,3 +855,22 @@ def test_the_example_of_a_setting_is_a_value_of_it(name: str) -> None:
         [value] = field.examples or ()
         marks = (field.annotation, *field.metadata)
         TypeAdapter(Annotated[marks] if field.metadata else field.annotation).validate_python(value)
+
+
+class Paced(Section):
+    """The example of docs/how-to-add.md: a setting is a field with its text."""
+
+    pace_ms: Positive = Field(default=3_000, alias="pace")
+    """Time between two steps."""
+
+
+def test_a_setting_is_added_by_a_field_with_its_text() -> None:
+    field = FieldInfo(annotation=Paced, default=Paced(), description="Steps.")
+    assert list(example.section("paced", field)) == [
+        "# Steps.",
+        "[paced]",
+        "# Time between two steps.",
+        'pace = "3 s"',
+        "",
+    ]
+    assert Paced.model_validate({"pace": "1 m"}).pace_ms == 60_000

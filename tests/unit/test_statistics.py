@@ -6,13 +6,16 @@ import math
 import typing
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from load.judge.statistics import PLAIN
 from schemas import generated
-from state.statistics import ALWAYS, COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, PaneReadings
+from service.outlets.tables import windows_schema
+from state.statistics import ALWAYS, COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, PaneReadings, Statistic
+from tests.stream.records import make_settings
 from tidemark_client import Window
 from tidemark_client.values import Summary
 
@@ -85,6 +88,23 @@ def test_the_contract_and_its_page_have_the_statistics_of_the_registry():
         assert path.read_text(encoding="utf-8") == text, path.name
     fields = json.loads(generated.CONTRACT.read_text(encoding="utf-8"))["keys"]["window"]["fields"]["properties"]
     assert set(STATISTICS) < set(fields)
+
+
+def test_a_statistic_is_added_in_the_registry_and_the_oracle(monkeypatch, tmp_path):
+    """The example of docs/how-to-add.md."""
+    width = Statistic("width", "`max` - `min`", "measure", "rounding", ("min", "max"), lambda w: w["max"] - w["min"])
+    monkeypatch.setitem(STATISTICS, "width", width)
+    monkeypatch.setitem(PLAIN, "width", lambda readings: PLAIN["max"](readings) - PLAIN["min"](readings))
+    contract, page, client = generated.texts().values()
+    assert '"width": {"$ref": "#/$defs/number"},' in contract
+    assert "| `width` | `max` - `min` | the measure's | rounding | no |" in page
+    assert "    width: float | None\n" in client
+    view = {"name": "device", "window": "1 m", "statistics": ["width"]}
+    assert make_settings(tmp_path, views=[view]).views[0].statistics == ("count", "last", "width")
+    assert windows_schema().field("width").type == pa.float64()
+    kept = Kept(folded([[(1.0, 5), (3.5, 7)], [(-2.0, 6)]]))
+    readings = [[(5, 1.0, "d"), (7, 3.5, "d")], [(6, -2.0, "d")]]
+    assert width.of_window(kept).tolist() == [PLAIN["width"](each) for each in readings]
 
 
 def test_the_client_has_a_typed_field_for_each_statistic():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,6 +152,14 @@ def closed_by(window: Fields, progress: Fields) -> str:
     return "idle" if (int(window["epoch"]), int(window["batch"])) <= silence else ""
 
 
+def _int(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
+def _float(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
 @dataclass(frozen=True)
 class Window:
     """Readings of one measure and key with `start` <= event time < `end`.
@@ -166,6 +175,7 @@ class Window:
     key: str
     start: int
     end: int
+    # The statistics are written by `python -m schemas.generated`.
     count: int
     sum: float | None
     mean: float | None
@@ -201,27 +211,18 @@ class Window:
             start=int(fields["start"]),
             end=int(fields["end"]),
             count=int(fields["count"]),
-            sum=_float(fields.get("sum")),
-            mean=_float(fields.get("mean")),
-            min=_float(fields.get("min")),
-            max=_float(fields.get("max")),
-            stddev=_float(fields.get("stddev")),
-            first=_int(fields.get("first")),
             last=int(fields["last"]),
-            first_value=_float(fields.get("first_value")),
-            last_value=_float(fields.get("last_value")),
-            delta=_float(fields.get("delta")),
-            rate=_float(fields.get("rate")),
-            median=_float(fields.get("median")),
-            p95=_float(fields.get("p95")),
-            p99=_float(fields.get("p99")),
-            distinct=_int(fields.get("distinct")),
             final=cause != "",
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
             written=Written.of(fields),
-            complete_from=_int(fields.get("complete_from")),
+            **{name: read(fields.get(name)) for name, read in _OPTIONAL},
         )
+
+
+_READERS: Mapping[str, Callable[[str | None], Any]] = {"float | None": _float, "int | None": _int}
+_OPTIONAL = [(each.name, _READERS[str(each.type)]) for each in dataclasses.fields(Window) if each.type in _READERS]
+"""The fields of a window that it may lack, with the function that reads each."""
 
 
 @dataclass(frozen=True)
@@ -433,11 +434,3 @@ def _smallest(offsets: Sequence[Mapping[str, Mapping[int, int]]]) -> dict[str, d
         }
         for topic, ends in first.items()
     }
-
-
-def _int(text: str | None) -> int | None:
-    return None if text is None else int(text)
-
-
-def _float(text: str | None) -> float | None:
-    return None if text is None else float(text)
