@@ -51,8 +51,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "          is_poorer = begins >= ",
-                "          is_poorer = begins == nil and 0 >= ",
+                "if is_poorer and row.begins and stored.begins < row.begins then",
+                "if is_poorer and row.begins then",
             ),
         ),
         (_PUBLISH + "test_a_count_without_windows_falls_only_when_it_begins_later",),

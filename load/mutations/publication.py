@@ -41,8 +41,8 @@ MUTATIONS = (
             ),
             Edit(
                 "service/publication/publish.lua",
-                "elseif not is_part and is_same and (is_final",
-                "elseif false and (is_final",
+                "if not is_part and (phase ~= 'open' or is_repeat) and",
+                "if false and",
             ),
         ),
         (_PUBLISH + "test_no_reader_sees_a_torn_value",),

@@ -34,14 +34,14 @@ MUTATIONS = (
     ),
     Mutation(
         "correction-compares-counts",
-        "correct.lua takes values with as many readings for the same",
+        "corrected values with as many readings are taken for the same",
         "outlets have the corrected value, and Redis keeps the former one",
         ("P1",),
         (
             Edit(
-                "service/recompute/correct.lua",
-                "      elseif its and new then\n",
-                "      elseif false then\n",
+                "service/publication/publish.lua",
+                "elseif its and new and its ~= new and not (",
+                "elseif false and not (",
             ),
         ),
         (
@@ -63,22 +63,22 @@ MUTATIONS = (
     ),
     Mutation(
         "correction-not-fenced",
-        "correct.lua does not ask whether another correction has begun",
+        "a correction is written though another one has begun",
         "a run that was overtaken takes back what the newer one wrote",
         ("P5",),
-        (Edit("service/recompute/correct.lua", "if newest ~= a.number then", "if false then"),),
+        (Edit("service/publication/publish.lua", "if newest ~= a.number then", "if false then"),),
         (_CLOSED + "test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole",),
     ),
     Mutation(
         "correction-may-shrink",
-        "correct.lua replaces a value by one of fewer readings",
+        "a correction replaces a value by one of fewer readings",
         "a repeat, or a topic that lacks some by now, takes readings back",
         ("P2",),
         (
             Edit(
-                "service/recompute/correct.lua",
-                "elseif is_closed and not merges and tonumber",
-                "elseif false and tonumber",
+                "service/publication/publish.lua",
+                "return is_poorer and not is_merged and",
+                "return false and",
             ),
         ),
         (_CLOSED + "test_a_final_window_gets_more_readings_and_says_so",),

@@ -25,7 +25,7 @@ MUTATIONS = (
         "a window that is written again keeps the fields of statistics that its view has no more",
         "readers see a maximum that lacks the newest readings, beside a count that has them",
         ("P2",),
-        (Edit("service/publication/publish.lua", "      if is_earlier or is_part then tidy(key, n) end\n", ""),),
+        (Edit("service/publication/publish.lua", "then tidy(key, i, n, 0) end\n", "then known = known end\n"),),
         (_PUBLISH + "test_a_statistic_that_a_view_has_no_more_goes_with_the_next_reading_of_a_window",),
     ),
     Mutation(

@@ -4,15 +4,15 @@ from load.mutations.mutation import Edit, Mutation
 
 _PUBLISH = "tests/integration/test_publish.py::"
 _LEASE = "tests/integration/test_lease.py::"
-_FENCE = """if not current then
-  return redis.error_reply('EPOCHLOST there is no epoch')
-elseif current > epoch then
-  return redis.error_reply('FENCED the epoch is ' .. current)
-elseif current < epoch then
-  return redis.error_reply('EPOCHLOST the epoch is ' .. current)
-end
+_FENCE = """  if not current then
+    return redis.error_reply('EPOCHLOST there is no epoch')
+  elseif current > epoch then
+    return redis.error_reply('FENCED the epoch is ' .. current)
+  elseif current < epoch then
+    return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+  end
 """
-_FINAL = "local is_final, is_idle = its_end <= final, false"
+_FINAL = "if its_end <= clock.final then"
 _OLDER = "return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)"
 
 MUTATIONS = (
@@ -55,8 +55,8 @@ MUTATIONS = (
             Edit(
                 "service/publication/publish.lua",
                 _FENCE,
-                "if current and current > epoch then\n"
-                "  return redis.error_reply('FENCED the epoch is ' .. current)\nend\n",
+                "  if current and current > epoch then\n"
+                "    return redis.error_reply('FENCED the epoch is ' .. current)\n  end\n",
             ),
         ),
         (_PUBLISH + "test_a_redis_that_lost_its_epoch_refuses_with_an_error_of_its_own",),
@@ -74,7 +74,7 @@ MUTATIONS = (
         "publish.lua leaves open what an earlier writer had open of a device's other session",
         "after a rebuild, which cuts other batches, sessions stay open that no reading gives",
         ("P1",),
-        (Edit("service/publication/publish.lua", "if a.clock and stored_epoch and", "if false and"),),
+        (Edit("service/publication/publish.lua", "if devices and stored and", "if false and"),),
         (_PUBLISH + "test_a_session_that_a_writer_who_reads_the_topic_again_never_had_is_gone",),
     ),
     Mutation(
@@ -93,7 +93,7 @@ MUTATIONS = (
         "publish.lua lets a newer epoch replace a richer window by a poorer one",
         "a rebuild from Kafka takes every value back before it catches up",
         ("P2",),
-        (Edit("service/publication/publish.lua", "local is_poorer = is_alike and", "local is_poorer = false and"),),
+        (Edit("service/publication/publish.lua", "stored.ends == row.ends_text and (", "false and ("),),
         (_PUBLISH + "test_a_writer_that_reads_the_topic_from_its_beginning_takes_no_value_back",),
     ),
     Mutation(
@@ -104,10 +104,9 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "local is_closed, verdict = content and stored[3] == 'closed', nil",
-                "local is_closed",
+                "return (phase == 'idle' or is_part) and 'revise' or 'closed'",
+                "return 'write'",
             ),
-            Edit("service/publication/publish.lua", _FINAL, "local is_final, is_idle = false, false"),
         ),
         (
             _PUBLISH + "test_a_final_window_does_not_change",
@@ -119,7 +118,7 @@ MUTATIONS = (
         "publish.lua takes a window that silence has closed for one that the watermark has passed",
         "a reading that comes after a silence, and was admitted, is not counted",
         ("P1",),
-        (Edit("service/publication/publish.lua", _FINAL, "local is_final, is_idle = its_end <= closed_until, false"),),
+        (Edit("service/publication/publish.lua", _FINAL, "if its_end <= closed_until then"),),
         (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
     ),
     Mutation(
@@ -130,8 +129,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "elseif ends_at <= final and not a.complete then",
-                "elseif false then",
+                "row.ends and row.ends <= clock.final and not clock.complete",
+                "false",
             ),
         ),
         (_PUBLISH + "test_a_part_of_a_window_that_was_final_is_not_shown",),
@@ -158,13 +157,13 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "if is_settled and (not mark or mark == plain_mark) then",
-                "if is_settled then",
+                "must_compare = is_there and is_there ~= plain_mark",
+                "must_compare = false",
             ),
             Edit(
                 "service/publication/publish.lua",
-                "if not is_settled or ends_at <= closed_until or a.endless then",
-                "if not is_settled then",
+                "must_compare = endless or ends_at <= closed_until",
+                "must_compare = false",
             ),
         ),
         (_PUBLISH + "test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at",),

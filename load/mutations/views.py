@@ -18,8 +18,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "((is_part and not a.last) or not is_final)",
-                "(is_part or not is_final)",
+                "(phase ~= 'final' or (is_part and not clock.last))",
+                "(phase ~= 'final' or is_part)",
             ),
         ),
         ("tests/integration/test_marked_windows.py::test_fewer_readings_take_its_place_when_no_more_are_to_come",),
@@ -65,8 +65,8 @@ MUTATIONS = (
         (
             Edit(
                 _LUA,
-                "(is_poorer and ((is_part and not a.last) or not is_final))",
-                "(is_poorer and not is_part and not is_final)",
+                "if is_poorer or is_older(",
+                "if (is_poorer and not is_part) or is_older(",
             ),
         ),
         (_MARKED + "test_no_window_of_fewer_readings_takes_the_place_of_a_marked_one",),

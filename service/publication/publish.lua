@@ -1,7 +1,8 @@
--- Writes the values that readers see; only correct.lua writes some of them, too. One call is atomic.
+-- Writes the values that readers see. One call is atomic.
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
---   ARGV  1 the step: begin | windows | write | early | skewed | idle | progress | read_progress | mark | forget | parts | stale |
+--         10 correction (the fence of corrections)
+--   ARGV  1 the step: begin | write | early | skewed | idle | progress | read_progress | mark | forget | parts | stale |
 --           unmark | drop
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
@@ -14,13 +15,24 @@ local a = cmsgpack.unpack(ARGV[2])
 local epoch, batch = tonumber(a.epoch), tonumber(a.batch)
 
 -- The fence, once per call. The epoch in each key is no fence: a stale writer wins every key that the new one has not touched.
-local current = tonumber(call('GET', KEYS[1]) or nil)
-if not current then
-  return redis.error_reply('EPOCHLOST there is no epoch')
-elseif current > epoch then
-  return redis.error_reply('FENCED the epoch is ' .. current)
-elseif current < epoch then
-  return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+-- A correction, beside the writer of the epoch, has a.number: when another correction, or a replay of rejects, has begun, it writes
+-- nothing. While values are republished, only the republish itself may write corrections: its mark is a.mark.
+if a.number then
+  local newest = call('GET', KEYS[10])
+  if newest ~= a.number then
+    return redis.error_reply('FENCED another correction or replay has begun: its number is ' .. (newest or 'gone'))
+  elseif (call('GET', KEYS[5]) or '') ~= a.mark then
+    return redis.error_reply('REFUSED values are being republished')
+  end
+else
+  local current = tonumber(call('GET', KEYS[1]) or nil)
+  if not current then
+    return redis.error_reply('EPOCHLOST there is no epoch')
+  elseif current > epoch then
+    return redis.error_reply('FENCED the epoch is ' .. current)
+  elseif current < epoch then
+    return redis.error_reply('EPOCHLOST the epoch is ' .. current)
+  end
 end
 
 -- A Redis that has the epoch may still have lost values written under it. a.after is the {epoch, batch} that progress has
@@ -31,10 +43,11 @@ local is_settled = false
 if a.after then
   local reached = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark')
   local reached_epoch, reached_batch = tonumber(reached[1] or nil), tonumber(reached[2] or nil)
+  local lost = a.number and 'REFUSED Redis has lost data: ' or 'WRITESLOST '
   if not (reached_epoch and reached_batch) then
-    return redis.error_reply('WRITESLOST there is no progress')
+    return redis.error_reply(lost .. 'there is no progress')
   elseif reached_epoch < a.after[1] or (reached_epoch == a.after[1] and reached_batch < a.after[2]) then
-    return redis.error_reply('WRITESLOST progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch)
+    return redis.error_reply(lost .. 'progress is at batch ' .. reached_batch .. ' of epoch ' .. reached_epoch)
   end
   local is_next = reached_epoch < epoch or (reached_epoch == epoch and reached_batch < batch)
   local watermark = tonumber(reached[3] or nil)
@@ -59,6 +72,11 @@ local function announce(kind, key)
   end
   keys[#keys + 1] = key
   if #keys == PER_ENTRY then announce_all(kind) end
+end
+
+local function announce_correction(key, revision)
+  local names, text = cjson.encode({key}), string.format('%d', revision)
+  newest_entry = call('XADD', KEYS[2], '*', 'kind', a.kind, 'keys', names, 'batch', a.batch, 'epoch', a.epoch, 'revision', text)
 end
 
 local function is_older(stored_epoch, stored_batch)
@@ -134,179 +152,168 @@ local function remove_session(key)
   announce('session', key)
 end
 
--- Writes windows, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j].
--- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
--- and its (epoch, batch) is not after that silence. Then its `revision` grows when it changes.
--- Within one batch, a window's count and end identify its content. The count never falls, whatever the epoch.
--- A window that progress calls final and that does not exist is written only with a.complete, because readers would take a part
--- of it for final. Otherwise the mark `republish` is set, so that the complete window is published. A writer that reads the topic
--- again, under the mark `rebuild`, sets that mark at its end.
--- With a.partly a value may be nil, "no such field": a statistic that the window's view does not have, or began without.
--- A window with the field `complete_from` lacks the readings before its view began. With a.complete rows replace such a window also
--- if it is closed, unless it has more readings, and the field goes. With a.last fewer readings take its place, too: the others are in
--- windows of other keys by now.
--- A new window, or one with a.again (rows are republished), enters its key into the sorted set of its view. a.views has by view: how long (ms) the set is kept after that, and
--- the start of the newest window of keys that are removed from it, '' for none.
--- With a.endless the rows are of views without windows: they do not expire and are never closed. `complete_from` is the event time
--- from which a row has all readings. A row that begins later than the stored one is of a view that was removed meanwhile, or of a
--- checkpoint whose topic has lost records. It may have fewer readings, but not while the topic is read again.
--- Returns {written, unchanged, refused as older, refused as closed}.
-local function windows()
-  -- A set of another program fails here, before windows are written.
-  for view in pairs(a.views) do call('ZCARD', PREFIX .. 'keys:' .. view) end
-  local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
-  local written, unchanged, old, refused, is_lacking = 0, 0, 0, 0, false
-  local column_of = {}
-  for j, name in ipairs(fields) do column_of[name] = columns[j] end
-  local counts, ends = column_of.count, column_of['end']
-
-  local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')  -- the last three are there together
-  local final, idle = tonumber(stored[1] or nil) or -1, tonumber(stored[2] or nil) or -1
-  local idle_epoch, idle_batch = tonumber(stored[3] or nil), tonumber(stored[4] or nil)
-  local closed_until = math.max(final, idle)
-
-  local args = {'HSET', false, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated}
-  local fixed = #args
-  for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
-  local last = fixed + 2 * width
-
-  -- Puts row i into args; with a.partly, a row may lack fields. Returns the number of args.
-  local function fill(i)
-    if not a.partly then
-      for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
-      return last
-    end
-    local n = fixed
-    for j = 1, width do
-      local value = columns[j][i]
-      if value then
-        args[n + 1], args[n + 2] = fields[j], value
-        n = n + 2
-      end
-    end
-    return n
-  end
-
-  -- Removes statistics that an earlier term wrote, or a batch before a.since, in which views lost some, and that the row, n args,
-  -- lacks: they do not include its newest readings.
-  local function tidy(key, n)
-    local extra = call('HLEN', key) - (n / 2 - 1)
-    if extra == 0 then return end
-    local is_written = {revision = true}
-    for j = 3, n, 2 do is_written[args[j]] = true end
-    for _, name in ipairs(call('HKEYS', key)) do
-      if not is_written[name] then call('HDEL', key, name) end
-    end
-  end
-
-  local latest = tonumber(call('GET', KEYS[3]) or nil) or -1
-  local known = latest
-
-  for i = 1, #keys do
-    local key, ends_at, must_write, revision, is_earlier = keys[i], tonumber(ends[i]), true, nil, false
-    local is_part = false
-    -- In a settled term nothing speaks against a window that is open: it is not compared. A value without windows may be of any term.
-    if not is_settled or ends_at <= closed_until or a.endless then
-      local values = call('HMGET', key, 'epoch', 'batch', 'count', 'end', 'revision')
-      local its_epoch, its_batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
-      if its_epoch then
-        is_earlier = its_epoch < epoch or its_batch < (a.since or 0)
-        local is_alike, its_end = values[4] == ends[i], tonumber(values[4] or nil) or -1
-        local is_same = is_alike and values[3] == counts[i]
-        local is_poorer = is_alike and (tonumber(values[3] or nil) or 0) > tonumber(counts[i])
-        if is_poorer and a.endless and call('EXISTS', KEYS[7]) == 0 then
-          local begins = tonumber(call('HGET', key, 'complete_from') or nil) or -1
-          is_poorer = begins >= tonumber(column_of.complete_from[i])
-        end
-        local is_final, is_idle = its_end <= final, false
-        is_part = a.complete and call('HEXISTS', key, 'complete_from') == 1
-        if not is_final and its_end <= idle then
-          is_idle = its_epoch < idle_epoch or (its_epoch == idle_epoch and its_batch <= idle_batch)
-        end
-        if is_older(its_epoch, its_batch) or (is_poorer and ((is_part and not a.last) or not is_final)) then
-          old, must_write = old + 1, false
-        elseif not is_part and is_same and (is_final or is_idle or (its_epoch == epoch and its_batch == batch)) then
-          unchanged, must_write = unchanged + 1, false
-          if not is_final and not a.endless then call('PEXPIRE', key, ttl[i]) end
-          if a.again then enter_window(key) end
-        elseif is_final and not is_part then
-          refused, must_write = refused + 1, false
-        elseif is_idle or is_final then
-          revision = string.format('%d', (tonumber(values[5] or nil) or 0) + 1)
-        end
-      elseif ends_at <= final and not a.complete then
-        old, must_write, is_lacking = old + 1, false, true
-      end
-    end
-    if must_write then
-      announce('window', key)
-      args[2] = key
-      local n = fill(i)
-      local added = call(unpack(args, 1, n))
-      if a.again or added == n / 2 - 1 then enter_window(key) end
-      if is_earlier or is_part then tidy(key, n) end
-      if revision then call('HSET', key, 'revision', revision) end
-      if not a.endless then
-        call('PEXPIRE', key, ttl[i])
-        if ends_at > latest then latest = ends_at end
-      end
-      written = written + 1
-    end
-  end
-
-  if is_lacking and call('EXISTS', KEYS[7]) == 0 then call('SET', KEYS[5], 'asked ' .. a.updated, 'NX') end
-  if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
-  return {written, unchanged, old, refused}
+-- Whether two texts are equal, or the same number but for rounding: a recomputation adds in another order.
+local function is_alike(x, y)
+  if x == y then return true end
+  local m, n = tonumber(x), tonumber(y)
+  return m and n and math.abs(m - n) <= 1e-9 * math.max(math.abs(m), math.abs(n))
 end
 
--- Writes sessions or devices, as columns; a value may be nil, "no such field". The stored hash keeps no other fields.
--- a.same      a row that equals the stored one in these fields, under an equal (epoch, batch), was written before
--- a.list_ttl  (ms) rows are sessions: a new one, or one with a.again (rows are republished), enters its device's list, which is
---             kept so long after that and after one is closed
--- a.content   rows are sessions. One that is closed does not change any more, unless silence alone has closed it; a row that
---             equals a closed session in these fields has the same content. `revision` begins at 0 and grows whenever a
---             closed session changes
--- a.clock     ids: rows are devices. Their `last_seen` never falls, whatever the epoch; the fields of `early` are kept until
---             it has passed them
---             A session that a device had open under an earlier epoch is removed if it is still open and the device's session
---             now begins earlier, or there is none. A writer that reads the topic again has other batches and may begin the
---             session earlier; otherwise the session's new value is written before the device
--- Returns {written, unchanged, refused as older, refused as closed, new keys of those written, closed of those written}.
+-- Decides whether a row may replace the stored value of its key. tests/verdicts.yaml has its cases. Returns
+--   keep    the stored value has what the row has, or a merged session that does not exist is corrected
+--   write   the row takes its place
+--   revise  the row takes the place of a closed value, and `revision` grows
+--   older   the row is behind the stored value, or has less, or it may be a part of a final window that does not exist
+--   closed  the value does not change any more; a correction changes only values that the watermark has closed
+-- stored  nil, or its epoch, batch, amount (readings; of a device the time of its last one), and phase: open, idle (silence alone
+--         has closed it) or final; of windows also ends (text), begins and is_part: it lacks the readings before its view began
+-- row     its amount; of windows ends (a number), ends_text, and begins if they have no end; of sessions state and closed_by;
+--         is_same(row, phase) compares it with the stored value, which few rows need
+-- clock   epoch and batch of the writer, final, is_rebuilding(), and what the writer may do:
+--         corrects  its rows are corrections of closed values: it does not count who wrote the stored one
+--         complete  its rows have all readings, also those that Redis has lost, and those before their view began
+--         last      there are no more readings of these than the row's: others are in windows of other keys by now
+-- In a batch, count and end tell the content of a window. A window's count and a device's time never fall, whatever the epoch,
+-- unless a window without end begins later: its view was removed meanwhile, or the topic has lost records. An open session has
+-- fewer readings than one that silence closed in an earlier term if its writer reads the topic again; in the same term the
+-- device's gap has become smaller, and the session was split.
+local function verdict(stored, row, clock)
+  if not stored then
+    if clock.corrects then return row.state == 'merged' and 'keep' or 'write' end
+    return row.ends and row.ends <= clock.final and not clock.complete and 'older' or 'write'
+  end
+  local phase, is_part, is_poorer = stored.phase, stored.is_part, stored.amount > row.amount
+  if clock.corrects then
+    local is_merged = stored.state == 'merged'
+    if phase ~= 'final' and not is_merged then return 'closed' end
+    if row:is_same(phase) then return 'keep' end
+    return is_poorer and not is_merged and row.state ~= 'merged' and 'older' or 'revise'
+  end
+  if is_poorer and row.ends then
+    is_poorer = stored.ends == row.ends_text and (phase ~= 'final' or (is_part and not clock.last))
+    if is_poorer and row.begins and stored.begins < row.begins then is_poorer = clock.is_rebuilding() end
+  elseif is_poorer and row.state then
+    is_poorer = phase == 'idle' and stored.epoch < clock.epoch and row.state == 'open'
+  end
+  if is_poorer or is_older(stored.epoch, stored.batch) then return 'older' end
+  local is_repeat = stored.epoch == clock.epoch and stored.batch == clock.batch
+  if not is_part and (phase ~= 'open' or is_repeat) and row:is_same(phase) then
+    return phase == 'idle' and row.closed_by == 'watermark' and 'write' or 'keep'
+  elseif phase == 'open' then
+    return 'write'
+  end
+  return (phase == 'idle' or is_part) and 'revise' or 'closed'
+end
+
+-- Writes rows of one kind, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j]; a value may be nil,
+-- "no such field", of windows only with a.partly.
+-- a.same       rows are the same if they are equal in these fields, in those of the fields a.equal that both have, and but for
+--              rounding in those of a.rounded
+-- a.again      rows are republished: those that exist are entered, as new ones are
+-- a.views      rows are windows. By view: how long (ms) its sorted set of keys is kept after one is entered, and the start of the
+--              newest window of keys that are removed from it, '' for none
+-- a.since      the batch from which on views have lost no statistic
+-- a.endless    views have no windows: rows do not expire and are never closed. Their `complete_from` is the event time from which
+--              they have all readings
+-- a.list_ttl   (ms) rows are sessions: one that is entered is so in its device's list, which is kept so long after that and after
+--              one is closed
+-- a.clock      ids: rows are devices. The fields of `early` are kept until `last_seen` has passed them
+-- a.number     rows are corrections: see `verdict` for this and for a.complete and a.last. Epoch, batch and TTL of a value stay
+-- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
+-- and its (epoch, batch) is not after that silence. If a window is final and may not be written as it does not exist, the mark
+-- `republish` is set, so that the complete window is published. A writer that reads the topic again, under the mark `rebuild`,
+-- sets that mark at its end.
+-- A session that a device had open under an earlier epoch is removed if it is still open and the device's session now begins
+-- earlier, or there is none. A writer that reads the topic again has other batches and may begin the session earlier; otherwise
+-- the session's new value is written before the device.
+-- Returns {written, unchanged, refused as older, refused as closed, new keys of those written, closed of those written}, and of
+-- corrections the verdict of each row, and the revision that Redis has then.
 local function write()
-  local keys, ttl, fields, columns, content = a.keys, a.ttl, a.fields, a.columns, a.content
-  local kind, epoch_text, batch_text, width = a.kind, a.epoch, a.batch, #a.fields
-  local written, unchanged, old, refused, new, closed = 0, 0, 0, 0, 0, 0
+  local keys, ttl, fields, columns, width = a.keys, a.ttl, a.fields, a.columns, #a.fields
+  local kind, corrects, again, endless, devices = a.kind, a.number, a.again, a.endless, a.clock
+  local list_ttl, since, outcomes = a.list_ttl, a.since or 0, {}
+  local written, unchanged, old, refused, new, closed, is_lacking = 0, 0, 0, 0, 0, 0, false
   local column_of = {}
   for j, name in ipairs(fields) do column_of[name] = columns[j] end
-  local compared = content and 'state' or 'last_seen'
-  local state, last_seen = column_of.state, column_of.last_seen
+  local ends, state, begins = column_of['end'], column_of.state, endless and column_of.complete_from
+  local amounts = column_of.last_seen or column_of.count
 
-  -- Few rows need this: a second call for them is cheaper than more fields for all.
-  local function is_same(key, i)
-    local stored = call('HMGET', key, unpack(a.same))
-    for j, name in ipairs(a.same) do
-      if (stored[j] or nil) ~= (column_of[name][i] or nil) then return false end
+  local clock = {epoch = epoch, batch = batch, final = -1, corrects = corrects, complete = a.complete, last = a.last}
+  function clock.is_rebuilding() return call('EXISTS', KEYS[7]) == 1 end
+  local idle, idle_epoch, idle_batch = -1, nil, nil
+  if ends then
+    -- A set of another program fails here, before windows are written.
+    for view in pairs(a.views) do call('ZCARD', PREFIX .. 'keys:' .. view) end
+    local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')  -- the last three are there together
+    clock.final, idle = tonumber(stored[1] or nil) or -1, tonumber(stored[2] or nil) or -1
+    idle_epoch, idle_batch = tonumber(stored[3] or nil), tonumber(stored[4] or nil)
+  end
+  local closed_until = math.max(clock.final, idle)
+  local latest = ends and tonumber(call('GET', KEYS[3]) or nil) or -1
+  local known = latest
+
+  -- A field more costs a walk through the hash: only those are read that decide about most rows.
+  local names = {'epoch', 'batch', ends and 'count' or state and 'count' or 'last_seen'}
+  if ends or state then names[4] = ends and 'end' or 'closed_by' end
+  if a.complete or endless or corrects then names[5], names[6] = ends and 'complete_from' or 'state', 'revision' end
+  local stored_value = {}
+
+  local function read(key)
+    local values, stored = call('HMGET', key, unpack(names)), stored_value
+    stored.epoch, stored.batch = tonumber(values[1] or nil), tonumber(values[2] or nil) or -1
+    if not stored.epoch then return nil end
+    stored.amount, stored.phase = tonumber(values[3] or nil) or 0, 'open'
+    if corrects then stored.revision = tonumber(values[6] or nil) or 0 end
+    if ends then
+      local its_end = tonumber(values[4] or nil) or -1
+      stored.ends, stored.begins, stored.is_part = values[4], tonumber(values[5] or nil) or -1, a.complete and values[5]
+      if its_end <= clock.final then
+        stored.phase = 'final'
+      elseif its_end <= idle and (stored.epoch < idle_epoch or (stored.epoch == idle_epoch and stored.batch <= idle_batch)) then
+        stored.phase = 'idle'
+      end
+    elseif state then
+      stored.state = values[5]
+      if values[4] and values[4] ~= '' then stored.phase = values[4] == 'idle' and 'idle' or 'final' end
+    end
+    return stored
+  end
+
+  local compared, exact = {}, #a.same + #(a.equal or {})
+  for _, some in ipairs({a.same, a.equal or {}, a.rounded or {}}) do
+    for _, name in ipairs(some) do compared[#compared + 1] = name end
+  end
+  local row = {}
+
+  function row.is_same(self, phase)
+    local stored, i = call('HMGET', self.key, unpack(compared)), self.number
+    for j, name in ipairs(compared) do
+      local its, new = stored[j] or nil, column_of[name][i] or nil
+      if j <= #a.same then
+        -- An open session with the readings of one that silence has closed stays closed.
+        if its ~= new and not (phase == 'idle' and name == 'state' and new == 'open') then return false end
+      elseif its and new and its ~= new and not (j > exact and is_alike(its, new)) then
+        return false
+      end
     end
     return true
   end
 
-  -- Decides about a row whose stored session is closed. Returns the verdict, whether silence had closed the session, and its
-  -- revision from now on. Verdicts: 'keep' (equal content), 'write', nil (refused), and 'behind': the row is an open session with
-  -- fewer readings than a session that silence closed in an earlier term, so its writer may be reading the topic again. In the
-  -- same term, fewer readings mean that the device's gap has become smaller and the session was split: then 'write'.
-  local function judge(key, i, is_earlier)
-    local stored = call('HMGET', key, 'closed_by', 'revision', unpack(content))
-    local is_equal, is_idle, revision = true, stored[1] == 'idle', tonumber(stored[2] or nil) or 0
-    for j, name in ipairs(content) do
-      if (stored[j + 2] or nil) ~= (column_of[name][i] or nil) then is_equal = false end
+  -- In a settled term nothing speaks against a row if its window or the stored session is open, if it is new, or if this term has
+  -- written its device: it is not compared. A value without windows may be of any term.
+  local mark_field, plain_mark = 'closed_by', ''
+  if devices then mark_field, plain_mark = 'epoch', a.epoch end
+
+  -- Sessions that are new come with others of their device that are in the list already, or new themselves.
+  local last_entered = 0
+  local function enter(i)
+    if ends then
+      enter_window(keys[i])
+    elseif corrects then
+      enter_sessions({keys[i]}, 1, list_ttl)
+    elseif state and i > last_entered then
+      last_entered = enter_sessions(keys, i, list_ttl)
     end
-    if is_idle and is_equal then
-      return column_of.closed_by[i] == 'watermark' and 'write' or 'keep', true, revision
-    elseif is_idle then
-      local is_behind = is_earlier and state[i] == 'open' and tonumber(stored[3]) > tonumber(column_of.count[i])
-      return is_behind and 'behind' or 'write', true, revision + 1
-    end
-    return is_same(key, i) and 'keep' or nil, false, revision
   end
 
   local function drop(key, start)
@@ -315,116 +322,122 @@ local function write()
     if values[1] == 'open' and (tonumber(values[2] or nil) or 0) < epoch then remove_session(session) end
   end
 
-  -- In a settled term nothing speaks against a new row, an open session, or a device that this term has written.
-  local mark_field, plain_mark = 'closed_by', ''
-  if a.clock then mark_field, plain_mark = 'epoch', epoch_text end
-
-  local args = {'HSET', false, 'epoch', epoch_text, 'batch', batch_text, 'updated', a.updated}
+  local args = {'HSET', false, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated}
   local fixed = #args
+  for j = 1, width do args[fixed + 2 * j - 1] = fields[j] end
+  local is_partly = not ends or a.partly
 
-  -- Removes what the row, in args up to n, does not have: fields of an older row, and those of early readings that the device's
-  -- event time has passed. To delete every hash first costs a fifth more.
-  local function tidy(key, i, n, has_revision)
-    local more = call('HLEN', key) - (n / 2 - 1)
-    if content and not has_revision then more = more - 1 end
-    if more > 0 and a.clock then
-      local names = {'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}
-      local values = call('HMGET', key, unpack(names))
-      if values[4] and tonumber(last_seen[i]) > tonumber(values[4]) then
-        call('ZREM', KEYS[6], a.clock[i])
-      else
-        for j, name in ipairs(names) do
-          if values[j] then
-            args[n + 1], args[n + 2] = name, values[j]
-            n, more = n + 2, more - 1
-          end
-        end
-      end
+  -- Removes the fields that the row, n args, lacks; `others` are known to be among them and stay.
+  local function tidy(key, i, n, others)
+    if call('HLEN', key) - (n / 2 - 1) == others then return end
+    local stays = {revision = true, complete_from = corrects}
+    for j = 3, n, 2 do stays[args[j]] = true end
+    if devices then
+      local until_ms = call('HGET', key, 'early.until')
+      local has_passed = until_ms and tonumber(amounts[i]) > tonumber(until_ms)
+      if has_passed then call('ZREM', KEYS[6], devices[i]) end
+      for _, name in ipairs({'early', 'early.at', 'early.ahead', 'early.until', 'skewed'}) do stays[name] = not has_passed end
     end
-    if more > 0 then
-      if content and not has_revision then
-        args[n + 1], args[n + 2] = 'revision', call('HGET', key, 'revision') or '0'
-        n = n + 2
-      end
-      call('DEL', key)
-      call(unpack(args, 1, n))
+    for _, name in ipairs(call('HKEYS', key)) do
+      if not stays[name] then call('HDEL', key, name) end
     end
-  end
-
-  -- Sessions that are new come with others of their device that are in the list already, or new themselves.
-  local last_entered = 0
-  local function enter(i)
-    if i > last_entered then last_entered = enter_sessions(keys, i, a.list_ttl) end
   end
 
   for i = 1, #keys do
-    local key, must_write, revision, is_idle = keys[i], true, nil, false
-    local stored, stored_epoch
-    if a.again and a.list_ttl then enter(i) end
-    local mark = is_settled and call('HGET', key, mark_field)
-    if is_settled and (not mark or mark == plain_mark) then
-      if mark then stored_epoch = epoch end
-    else
-      stored = call('HMGET', key, 'epoch', 'batch', compared)
-      stored_epoch = tonumber(stored[1] or nil)
+    local key, must_compare, must_write = keys[i], not is_settled, true
+    local stored, is_there, revision, is_idle
+    local ends_at = ends and tonumber(ends[i])
+    if is_settled and ends_at then
+      must_compare = endless or ends_at <= closed_until
+    elseif is_settled then
+      is_there = call('HGET', key, mark_field)
+      must_compare = is_there and is_there ~= plain_mark
     end
-    if stored and stored_epoch then
-      local stored_batch = tonumber(stored[2] or nil) or -1
-      local is_closed, verdict = content and stored[3] == 'closed', nil
-      local is_poorer = last_seen and (tonumber(stored[3] or nil) or 0) > tonumber(last_seen[i])
-      if is_closed then verdict, is_idle, revision = judge(key, i, stored_epoch < epoch) end
-      if is_older(stored_epoch, stored_batch) or verdict == 'behind' or is_poorer then
-        old, must_write = old + 1, false
-      elseif is_closed then
-        must_write = verdict == 'write'
-        if verdict == 'keep' then unchanged = unchanged + 1 elseif not must_write then refused = refused + 1 end
-        -- The state of this term has the session, too: with the new epoch, `stale` does not remove it.
-        if verdict == 'keep' and is_idle and stored_epoch < epoch then
-          call('HSET', key, 'epoch', epoch_text, 'batch', batch_text)
-        end
-      elseif stored_epoch == epoch and stored_batch == batch and is_same(key, i) then
-        unchanged, must_write = unchanged + 1, false
-        call('PEXPIRE', key, ttl[i])
+    if must_compare then
+      stored = read(key)
+      row.key, row.number, row.amount = key, i, tonumber(amounts[i])
+      if ends then
+        row.ends, row.ends_text, row.begins = ends_at, ends[i], begins and tonumber(begins[i])
+      elseif state then
+        row.state, row.closed_by = state[i], column_of.closed_by[i]
       end
+      local outcome = verdict(stored, row, clock)
+      is_there, is_idle = stored, stored and stored.phase == 'idle'
+      must_write = outcome == 'write' or outcome == 'revise'
+      if outcome == 'keep' then
+        unchanged = unchanged + 1
+        if stored and not corrects and stored.phase ~= 'final' then
+          if not endless then call('PEXPIRE', key, ttl[i]) end
+          -- The state of this term has the session, too: with the new epoch, `stale` does not remove it.
+          if state and is_idle and stored.epoch < epoch then call('HSET', key, 'epoch', a.epoch, 'batch', a.batch) end
+        end
+      elseif outcome == 'older' then
+        old, is_lacking = old + 1, is_lacking or not stored
+      elseif outcome == 'closed' then
+        refused = refused + 1
+      elseif outcome == 'revise' then
+        revision = (tonumber(call('HGET', key, 'revision') or nil) or 0) + 1
+      end
+      if corrects then outcomes[2 * i - 1], outcomes[2 * i] = outcome, revision or (stored and stored.revision) or 0 end
     end
+    if again and (stored or must_write) then enter(i) end
     if must_write then
       -- The value is written last: if a command fails, the repeat finds the old value and repeats all of them.
-      if a.clock and stored_epoch and stored_epoch < epoch then
+      if devices and stored and stored.epoch < epoch then
         local stored_start = call('HGET', key, 'session') or nil
         local former, current_start = tonumber(stored_start), tonumber(column_of.session[i] or nil)
         if former and (not current_start or current_start < former) then drop(key, stored_start) end
       end
+      if state and not is_there then
+        revision = 0
+        enter(i)
       -- A session that is closed has been in the list since it was new: the list's expiry alone is renewed, if the list is there.
-      if a.list_ttl and not stored_epoch then
-        enter(i)
-      elseif a.list_ttl and state[i] == 'closed' and call('PEXPIRE', list_of(key), a.list_ttl) == 0 then
+      elseif state and state[i] == 'closed' and call('PEXPIRE', list_of(key), list_ttl) == 0 then
         enter(i)
       end
-      announce(kind, key)
       args[2] = key
-      local n = fixed
-      for j = 1, width do
-        local value = columns[j][i]
-        if value then
-          args[n + 1], args[n + 2] = fields[j], value
-          n = n + 2
+      local n = fixed + 2 * width
+      if is_partly then
+        n = fixed
+        for j = 1, width do
+          local value = columns[j][i]
+          if value then
+            args[n + 1], args[n + 2] = fields[j], value
+            n = n + 2
+          end
         end
+      else
+        for j = 1, width do args[fixed + 2 * j] = columns[j][i] end
       end
-      local has_revision = content and (revision or not stored_epoch)
-      if has_revision then
-        args[n + 1], args[n + 2] = 'revision', tostring(revision or 0)
+      if revision then
+        args[n + 1], args[n + 2] = 'revision', string.format('%d', revision)
         n = n + 2
       end
-      call(unpack(args, 1, n))
-      if stored_epoch then tidy(key, i, n, has_revision) end
-      call('PEXPIRE', key, ttl[i])
+      if corrects then
+        announce_correction(key, revision or 0)
+        args[4], args[6] = stored and stored.epoch or a.epoch, stored and stored.batch or a.batch
+      else
+        announce(kind, key)
+      end
+      local added = call(unpack(args, 1, n))
+      if ends then
+        is_there = added < n / 2 - 1
+        if not is_there then enter_window(key) end
+        if not endless and ends_at > latest then latest = ends_at end
+        if stored and (corrects or stored.is_part or stored.epoch < epoch or stored.batch < since) then tidy(key, i, n, 0) end
+      elseif is_there then
+        tidy(key, i, n, state and not revision and 1 or 0)
+      end
+      if not endless and not (corrects and is_there) then call('PEXPIRE', key, ttl[i]) end
       written = written + 1
-      if not stored_epoch then new = new + 1 end
+      if not is_there then new = new + 1 end
       if state and not is_idle and state[i] == 'closed' then closed = closed + 1 end
     end
   end
 
-  return {written, unchanged, old, refused, new, closed}
+  if is_lacking and call('EXISTS', KEYS[7]) == 0 then call('SET', KEYS[5], 'asked ' .. a.updated, 'NX') end
+  if latest > known then call('SET', KEYS[3], string.format('%.0f', latest)) end
+  return corrects and outcomes or {written, unchanged, old, refused, new, closed}
 end
 
 -- Adds early readings to devices: a.keys, a.members (ids), a.counts, and in ms a.first, a.last (the broker's times), a.ahead.
@@ -595,7 +608,7 @@ end
 
 local steps = {
   drop = drop,
-  begin = begin, windows = windows, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
+  begin = begin, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, parts = parts, stale = stale, unmark = unmark,
 }
 call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name

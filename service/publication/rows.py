@@ -35,22 +35,21 @@ FOR_EVER = 0
 def script_keys(keys: Keys) -> tuple[str, ...]:
     """KEYS of publish.lua, in its order."""
     known = keys.epoch, keys.changes, keys.ends, keys.progress, keys.republish, keys.skewed, keys.rebuild, keys.meta
-    return *known, keys.absent
+    return *known, keys.absent, keys.correction
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How publish.lua treats rows of a kind: its step, and the arguments that the comment above the step explains."""
+    """A kind of rows, and the fields that tell two of its values apart in a batch: publish.lua's argument `same`."""
 
     name: str
-    step: str = "write"
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    same: tuple[str, ...]
 
 
-WINDOW = Kind("window", "windows")
+WINDOW = Kind("window", ("count", "end"))
 # A merged session keeps its own count and last reading: only `merged_into` differs.
-SESSION = Kind("session", arguments={"same": ("state", "count", "last"), "content": ("count", "last", "merged_into")})
-DEVICE = Kind("device", arguments={"same": ("last_seen", "status", "session")})
+SESSION = Kind("session", ("state", "count", "last"))
+DEVICE = Kind("device", ("last_seen", "status", "session"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +109,14 @@ class Rows:
         kind, names, columns = self.kind, list(self.fields), list(self.fields.values())
         fixed = {
             "kind": kind.name,
-            **kind.arguments,
+            "same": kind.same,
             "fields": names,
             **self.shared,
         }
         for start in range(0, len(self), size):
             part = slice(start, start + size)
             yield stamp.call(
-                kind.step,
+                "write",
                 **fixed,
                 **({"clock": self.devices[part]} if self.devices else {}),
                 keys=self.keys[part],

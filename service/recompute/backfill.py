@@ -3,7 +3,7 @@
     1  take the fence of corrections, and note the run ids of Redis              service/rejects/fence.py
     2  cut the span into parts, the oldest first, for windows and then for sessions    service/recompute/job.py
     3  for each part: compute the closed values that begin in it, by the stream's own steps
-    4  write those that have not expired to Redis, over no open and no richer value    service/recompute/correct.lua
+    4  write those that have not expired to Redis, over no open and no richer value    service/publication/publish.lua
     5  store all of them for the outlets, and note the part as done                 service/recompute/job_log.py
 
 A run that is cut off goes on with the part that it had begun. Values that Redis has already are the same and are not written.
@@ -24,9 +24,9 @@ from service.errors import SettingsError
 from service.kafka import topics
 from service.outlets import recomputed
 from service.outlets.outbox import views_of
+from service.publication.closed_sink import Values
 from service.recompute import archive, decisions, engine, job, late
 from service.recompute.archive import Archive, Place
-from service.recompute.closed_sink import Values
 from service.recompute.engine import Chosen, Span
 from service.recompute.job import Job, Report, Say, Watch
 from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions

@@ -6,7 +6,7 @@
     3  leave late readings whose window or session is open for a later run: the daemon writes open values
     4  compute the other windows and sessions from Kafka: admitted, earlier corrected and these late readings
     5  mark these late readings as `correcting`                                          service/rejects/marks.py
-    6  write windows and sessions to Redis, over closed values only, `revision` grows    service/recompute/correct.lua
+    6  write windows and sessions to Redis, over closed values only, `revision` grows    service/publication/publish.lua
     7  mark the late readings as `corrected`, for ever, unless another run has begun, or the service has got a view since
 
 The next run finishes a run that was killed, for any span: it includes every reading marked `correcting`. It computes the same
@@ -27,8 +27,9 @@ from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, SinkError
 from service.outlets import recomputed
 from service.outlets.outbox import views_of
-from service.recompute import closed_sink, decisions, engine, job, late, sources
-from service.recompute.closed_sink import ClosedSink
+from service.publication import closed_sink
+from service.publication.closed_sink import ClosedSink
+from service.recompute import decisions, engine, job, late, sources
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Partials
 from service.recompute.job import Job, Report, Say

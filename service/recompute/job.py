@@ -23,8 +23,9 @@ from service.checkpoint import view_versions
 from service.errors import SettingsError
 from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
-from service.recompute import closed_sink, decisions
-from service.recompute.closed_sink import ClosedSink, Values
+from service.publication import closed_sink
+from service.publication.closed_sink import ClosedSink, Values
+from service.recompute import decisions
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
 from service.recompute.sources import Part, Records

@@ -7,6 +7,7 @@
     the epoch in Redis is newer than the writer's (FENCED)      FencedError, at once
     the epoch in Redis is missing or older (EPOCHLOST)          EpochLostError, at once
     progress in Redis is missing or older (WRITESLOST)          WritesLostError, at once
+    a correction may not write now (REFUSED)                    SinkError, at once
     any other error reply                                       SinkRefusedError, at once
 
 A call without a reply is made again, and every later call after it, in order: the script must allow repeats.
@@ -214,13 +215,16 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
 
 
 def raise_refusal(error: Exception, place: Place) -> None:
-    """Raise FencedError, EpochLostError or WritesLostError if `error` is such a reply of the script."""
+    """Raise FencedError, EpochLostError, WritesLostError or SinkError if `error` is a refusal of the script."""
     if not isinstance(error, ResponseError):
         return
     kind, _, reason = str(error).partition(" ")
     if kind == "FENCED":
         msg = f"{place}: refused, {reason}"
         raise FencedError(msg, remedy="Another writer has taken over: this process must end") from error
+    if kind == "REFUSED":
+        msg = f"{place}: refused, {reason}"
+        raise SinkError(msg, remedy="Nothing is lost: run it again") from error
     if kind in {"EPOCHLOST", "WRITESLOST"}:
         family = EpochLostError if kind == "EPOCHLOST" else WritesLostError
         msg = f"{place}: refused, {reason}: Redis has lost data"

@@ -1,4 +1,4 @@
-"""What correct.lua accepts, on a real Redis: closed values only, never fewer readings, one run at a time."""
+"""What publish.lua accepts of a correction, on a real Redis: closed values only, never fewer readings, one run at a time."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,8 +15,8 @@ from service import clock
 from service.errors import FencedError, SinkError
 from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
+from service.publication.closed_sink import ClosedSink, Written, progress, servers, session_starts
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
-from service.recompute.closed_sink import ClosedSink, Written, progress, servers, session_starts
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
@@ -158,7 +158,7 @@ def test_sessions_grow_join_and_are_made(target: Target) -> None:
     gone = session(start=later, state="merged", reason="merged", merged_into=T0)
     never = session("d7", start=later, state="merged", reason="merged", merged_into=T0)
     wrote = target.sink.write(target.sessions(grown, gone, never, session("d8", state="closed", reason="gap")))
-    assert wrote == Written(written=3, gone=1)
+    assert wrote == Written(written=3, same=1)
     assert (target.read(f"session:d1:{T0}")["count"], target.read(f"session:d1:{T0}")["revision"]) == ("3", "1")
     merged = target.read(f"session:d1:{later}")
     assert (merged["state"], merged["merged_into"], merged["closed_by"]) == ("merged", str(T0), "")

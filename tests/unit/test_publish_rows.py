@@ -174,7 +174,7 @@ def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
 def test_calls_hold_at_most_a_chunk_of_rows_and_are_made_when_asked_for() -> None:
     table = read(windows([("device_1m", f"d{i}", T0, [1.0]) for i in range(5)])).changes().windows
     of = window_rows(table, KEYS, VIEWS, T0)
-    calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "windows"]
+    calls = [msgpack.unpackb(packed) for step, packed in of.calls(STAMP, 2) if step == "write"]
     assert [len(call["keys"]) for call in calls] == [2, 2, 1]
     assert [call["epoch"] + "/" + call["batch"] for call in calls] == ["3/17"] * 3
     assert calls[2]["columns"][calls[2]["fields"].index("count")] == ["1"]

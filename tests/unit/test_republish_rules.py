@@ -195,7 +195,7 @@ def test_a_window_of_the_past_is_complete_and_lives_no_longer_than_it_would_have
     for part, is_complete in ((complete, True), (opened, None)):
         [(step, packed)] = part.calls(Stamp("3", "17", str(T0), 1000, 60_000), 10)
         arguments = msgpack.unpackb(packed)
-        assert (step, arguments["again"], arguments.get("complete")) == ("windows", True, is_complete)
+        assert (step, arguments["again"], arguments.get("complete")) == ("write", True, is_complete)
     assert [complete.keys, opened.keys] == [rows.keys[1:2], rows.keys[2:]], "the first has expired"
     # The second ends at the watermark. The last reading of the third is 59 s before its end.
     assert (complete.ttl, opened.ttl) == ([3_600_000], [3_600_000 + 59_000])

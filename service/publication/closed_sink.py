@@ -1,10 +1,10 @@
-"""Write corrected values to Redis, by correct.lua, and read what a correction needs from Redis first."""
+"""Write corrected values to Redis, and read what a correction needs from Redis first."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -15,13 +15,15 @@ from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication import meta
 from service.publication.rows import (
-    WINDOW,
+    SCRIPT,
+    SESSION,
     Call,
     Rows,
     Stamp,
     as_of_watermark,
     by_shard,
     last_of,
+    script_keys,
     session_rows,
     window_rows,
 )
@@ -30,41 +32,32 @@ from service.redis.keys import Keys, shard_of, shards
 from service.redis.link import Budget, Link, Place, Reply, link, reader
 from service.settings import Redis, Settings
 from state.columns import Ints
-from state.statistics import STATISTICS
 
-SCRIPT = Path(__file__).with_name("correct.lua").read_bytes()
 _BEGINNING = "the beginning of a correction"
 _AGAIN = "Nothing is lost: run it again"
 
-_SAME = {"window": ("count", "end"), "session": ("count", "last", "reason", "state")}
-"""Two values that differ in one of these fields are not the same."""
 _ROUNDED = frozenset({"sum", "mean", "delta", "rate"})
 _NOT_COMPARED = frozenset({"stddev", "start", "duration", "closed_by", "merged_into", "complete_from"})
 """Fields of no statistic, and the deviation, whose rounding has no bound relative to itself: the others tell values apart."""
-_Outcomes = Mapping[bytes | None, tuple[int, int]]
+_Outcomes = Mapping[bytes | None, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Rows by outcome: `same` were right already, `poorer` have more readings in Redis, `opened` are open there, `gone` were to
-    be merged and do not exist. `outcomes` has, by key, the number of the outcome, from 1 on, and the revision in Redis."""
+    """Rows by outcome: `same` were right already, `poorer` have more readings in Redis, `opened` are open there. `outcomes` has,
+    by key, the verdict of publish.lua and the revision in Redis."""
 
     written: int = 0
     same: int = 0
     poorer: int = 0
     opened: int = 0
-    gone: int = 0
     outcomes: _Outcomes = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, outcomes: _Outcomes) -> "Written":
         """Count the rows of each outcome."""
-        counts = Counter(number for number, _ in outcomes.values())
-        written, same, poorer, opened, gone = (counts[number] for number in range(1, 6))
-        return cls(written, same, poorer, opened, gone, outcomes)
-
-
-_POORER = 3
+        counts = Counter(verdict for verdict, _ in outcomes.values())
+        return cls(counts["write"] + counts["revise"], counts["keep"], counts["older"], counts["closed"], outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ class ClosedSink:
 
     def write(self, rows: Sequence[Rows]) -> Written:
         """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
-        outcomes: dict[bytes | None, tuple[int, int]] = {}
+        outcomes: dict[bytes | None, tuple[str, int]] = {}
         for shard, each in enumerate(rows):
             if len(each) and shard in self.servers:
                 outcomes |= self._write(each, shard)
@@ -102,9 +95,9 @@ class ClosedSink:
 
     def _write(self, rows: Rows, shard: int) -> _Outcomes:
         what = f"{rows.kind.name}s"
-        replies = self._run(shard, self._calls(rows, self.marks.get(shard, "")), what)
-        numbers = [int(number) for reply in replies for number in reply]
-        outcomes = dict(zip(rows.keys, zip(numbers[::2], numbers[1::2], strict=True), strict=True))
+        answers = [*chain.from_iterable(self._run(shard, self._calls(rows, self.marks.get(shard, "")), what))]
+        verdicts = zip(map(_text, answers[::2]), map(int, answers[1::2]), strict=True)
+        outcomes = dict(zip(rows.keys, verdicts, strict=True))
         opened = Written.of(outcomes).opened
         if opened and shard not in self.marks:  # during a republish the daemon writes open values
             msg = f"{self._place(shard, what)}: {opened} are open, though progress says that they are closed"
@@ -129,10 +122,10 @@ class ClosedSink:
         parts = by_shard(table, len(stores))
         rows = [format_rows(part, keys) for keys, part in zip(stores, parts, strict=True)]
         written = self.write([as_of_watermark(each, *at)[0] for each in rows])
-        found = [written.outcomes.get(key, (0, 0)) for each in rows for key in each.keys]
-        numbers = np.array(found, np.int64).reshape(-1, 2)
-        keep = numbers[:, 0] != _POORER
-        return Values(written, pa.concat_tables(parts).filter(pa.array(keep)), numbers[keep, 1])
+        found = [written.outcomes.get(key, ("", 0)) for each in rows for key in each.keys]
+        keep = np.array([verdict != "older" for verdict, _ in found], np.bool_)
+        revisions = np.array([revision for _, revision in found], np.int64)
+        return Values(written, pa.concat_tables(parts).filter(pa.array(keep)), revisions[keep])
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""
@@ -140,36 +133,17 @@ class ClosedSink:
             self._run(shard, [], "the values")
 
     def _calls(self, rows: Rows, mark: str) -> Iterator[Call]:
-        stamp, size = self._stamp(), self.settings.redis.chunk
-        for start in range(0, len(rows), size):
-            if start:
+        shared = {**rows.shared, **_compared(rows), "number": str(self.number), "mark": mark}
+        for number, call in enumerate(replace(rows, shared=shared).calls(self._stamp(), self.settings.redis.chunk)):
+            if number:
                 failpoint.hit("half_corrected")
-            part = rows.take(range(start, min(start + size, len(rows))))
-            yield stamp.call(
-                "write",
-                number=str(self.number),
-                mark=mark,
-                kind=rows.kind.name,
-                keys=part.keys,
-                ttl=part.ttl,
-                fields=list(part.fields),
-                columns=list(part.fields.values()),
-                same=_SAME[rows.kind.name],
-                **_compared(rows),
-                **({"known": list(STATISTICS)} if rows.kind is WINDOW else {}),
-                **part.shared,
-            )
+            yield call
 
     def _run(self, shard: int, calls: Iterable[Call], what: str) -> list[Reply]:
         place, options = self._place(shard, what), self.settings.redis
-        replies = _link(options, shards(options)[shard]).run(
+        return _link(options, shards(options)[shard]).run(
             calls, Budget(options.retry_for_ms, place), self.servers[shard]
         )
-        for reply in replies:
-            if reply[0] == -1:
-                msg = f"{place}: refused, {_text(reply[1])}"
-                raise SinkError(msg, remedy=_AGAIN)
-        return replies
 
     def _place(self, shard: int, what: str) -> Place:
         options = self.settings.redis
@@ -196,7 +170,7 @@ def _server(options: Redis, keys: Keys) -> str:
 
 
 def _link(options: Redis, keys: Keys) -> Link:
-    return link(options, keys, SCRIPT, (keys.correction, keys.changes, keys.progress, keys.republish, keys.absent))
+    return link(options, keys, SCRIPT, script_keys(keys))
 
 
 def progress(settings: Settings, marks: Mapping[int, str] = MappingProxyType({})) -> MicroBatch:
@@ -228,11 +202,12 @@ def _progress(options: Redis, keys: Keys, mark: str) -> MicroBatch:
     return MicroBatch(epoch, batch, int(fields["watermark"]), {}, ends, fields.get("reference", ""))
 
 
-def _compared(rows: Rows) -> dict[str, list[str]]:
-    """Return the fields by which correct.lua tells rows apart that have equal fields of _SAME."""
-    names = [name for name in rows.fields if name not in {*_SAME[rows.kind.name], *_NOT_COMPARED}]
+def _compared(rows: Rows) -> dict[str, Sequence[str]]:
+    """Return the fields by which publish.lua tells corrected values apart: a correction may change any of them."""
+    same = ["reason", *rows.kind.same] if rows.kind is SESSION else rows.kind.same
+    names = [name for name in rows.fields if name not in {*same, *_NOT_COMPARED}]
     rounded = [name for name in names if name.rpartition(".")[2] in _ROUNDED]
-    return {"equal": [name for name in names if name not in rounded], "rounded": rounded}
+    return {"same": same, "equal": [name for name in names if name not in rounded], "rounded": rounded}
 
 
 def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list[int]]:
