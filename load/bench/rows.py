@@ -22,6 +22,7 @@ from service import settings
 from service.daemon.lease import Lease
 from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
+from service.publication.policy import WritePolicy
 from service.row_schemas import CHANGES
 from state import codec
 from state.layout import Changes, session_schema, status_schema
@@ -155,7 +156,7 @@ def sink(url: str, batch: int, watermark_ms: int, view: Mapping[str, Any] = VIEW
     # As in a term that goes on where the last one was (docs/decisions/0021-rows-that-are-not-compared.md).
     after = (1, batch - 1) if batch else None
     micro_batch = MicroBatch(1, batch, watermark_ms, {}, {"readings": {0: batch}})
-    return Sink(settings.parse(document), micro_batch, after=after, settled_ms=0)
+    return Sink(settings.parse(document), micro_batch, policy=WritePolicy.stream(after, 0))
 
 
 def begin_term(sink: Sink) -> None:

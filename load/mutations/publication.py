@@ -19,9 +19,9 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "service/pipeline/batch_publisher.py",
-                "self._link(shard).run([call], budget, server)[0]",
-                "self._link(shard).run([call], budget)[0]",
+                "service/publication/store.py",
+                "self.link(shard).run([call], budget, server)[0]",
+                "self.link(shard).run([call], budget)[0]",
             ),
         ),
         (_PUBLISH + "test_a_batch_is_not_finished_on_a_redis_that_was_restarted_during_it",),
@@ -69,7 +69,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/pipeline/batch_publisher.py",
-                "begun = [] if self.republishing else",
+                "begun = [] if self.policy.is_complete else",
                 "begun = [] if self else",
             ),
         ),
@@ -163,7 +163,7 @@ MUTATIONS = (
         "values of the past are written beside closed ones of the same time",
         "sessions and windows that never existed count readings a second time, after a change of a gap, a view or a site",
         ("P1", "P2"),
-        (Edit("service/pipeline/batch_publisher.py", "if self.covered:", "if False:"),),
+        (Edit("service/pipeline/batch_publisher.py", "if self.policy.covered:", "if False:"),),
         (
             _COVERED + "test_no_session_is_made_over_a_closed_one_of_its_device",
             _COVERED + "test_a_final_window_covers_its_start_where_the_reference_makes_the_keys",

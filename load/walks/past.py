@@ -40,6 +40,6 @@ def publish(sink: Sink, views: Sequence[ViewVersion], reference: Index, admitted
     step = engine._Closed(sessions.rules(settings), watermark_ms, 0, alive, engine.Chosen(spans))
     servers = sink.servers()
     sink.write(batch.select(["kind", "payload"]) for batch in step([pa.RecordBatch.from_pydict(columns)]))
-    for view in views if sink.is_last else ():
+    for view in views if sink.policy.is_last else ():
         sink.scan("parts", f"window:{view.name}", begins="0")
     sink.run("read_progress", servers)

@@ -47,6 +47,7 @@ from service.outlets.publication import Outlets
 from service.pipeline import builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
+from service.publication.policy import WritePolicy
 from service.recompute import fill, republish
 from service.redis.link import WritesLostError
 from service.reference.attributes import Index
@@ -294,9 +295,9 @@ class World:
         done = [view for view in views if self.time.watermark_ms >= fill.ends_ms(view)]
         for chosen in ([view for view in views if view not in done], done):
             settings = past.settings_of(self.settings, chosen)
-            sink = replace(self._sink(), settings=settings, republishing=True, settled_ms=None)
+            sink = replace(self._sink(), settings=settings, policy=WritePolicy.fill(is_last=chosen is done))
             sink = replace(sink, micro_batch=replace(sink.micro_batch, batch=self.batch - 1))
-            past.publish(replace(sink, is_last=chosen is done), chosen, self.reference, [_columns(admitted, settings)])
+            past.publish(sink, chosen, self.reference, [_columns(admitted, settings)])
         self._filled |= {view.name: Filled(view.incomplete) for view in done}
 
     def _computed(
@@ -370,7 +371,7 @@ class World:
             self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
             self._windows = [state.windows for state in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
-        sink = replace(self._sink(), micro_batch=micro_batch, closed_by="idle")
+        sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             sink.write([idle_closer._row(changes)])
@@ -443,7 +444,12 @@ class World:
 
     def _sink(self) -> Sink:
         micro_batch = MicroBatch(self.epoch, self.batch, self.time.watermark_ms, {}, self._ends(), self.rules.version)
-        return Sink(self.settings, micro_batch, self.reference.only(["site"]), self.after, settled_ms=self.settled_ms)
+        return Sink(
+            self.settings,
+            micro_batch,
+            self.reference.only(["site"]),
+            policy=WritePolicy.stream(self.after, self.settled_ms),
+        )
 
 
 def differences(actual: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:

@@ -34,6 +34,7 @@ from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
+from service.publication.policy import WritePolicy
 from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
 from service.units import format_time
@@ -162,7 +163,7 @@ class IdleCloser:
         version = snapshot.version if snapshot else ""
         micro_batch = replace(committed, epoch=self._term.epoch, watermark_ms=line_ms, reference=version)
         attributes = builder.attributes(snapshot, self._settings)
-        return Sink(self._settings, micro_batch, attributes, self._term.published, closed_by="idle")
+        return Sink(self._settings, micro_batch, attributes, policy=WritePolicy.idle(self._term.published))
 
     def _committed(self) -> MicroBatch | None:
         """Return the batch that was published last, None if Spark does not commit it soon."""

@@ -38,6 +38,7 @@ from service.pipeline.back_pressure import BatchLimit, Measured
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
+from service.publication.policy import WritePolicy
 from service.reference.snapshots import Snapshot
 from service.rejects.two_places import Originals
 from service.spark import batch_context, memory, session
@@ -175,9 +176,7 @@ class Publication:
             settings,
             replace(micro_batch, watermark_ms=batch.before.watermark_ms),
             builder.attributes(snapshot, settings),
-            term.published,
-            covered=term.covered,
-            settled_ms=term.settled_ms,
+            policy=WritePolicy.stream(term.published, term.settled_ms, term.covered),
         )
         self._begin_views(batch)
         batch.context = self._context(batch, snapshot)

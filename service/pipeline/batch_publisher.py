@@ -4,109 +4,64 @@
                  progress must not be behind what this writer has seen there, else WritesLostError
     progress     is written only to the runs of Redis that the batch began with: a restarted one may lack its values
     a key        refuses an older (epoch, batch) and accepts the same one again;
-                 compares a row with an open value only until the watermark has passed Sink.settled_ms;
+                 compares a row with an open value only until the watermark has passed WritePolicy.settled_ms;
                  a final window or closed session does not change; if silence has closed it, it may, and its revision grows;
                  a window's count and a device's last_seen do not fall, whoever writes
 
 Each shard is such a store, written and checked for itself; the batch is published when all shards have its progress.
 """
 
-import json
-import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from service import clock, failpoint, threads, tracing
+from service import clock, failpoint, tracing
 from service.admission.readings import REASONS
 from service.aggregation import task_counters
-from service.errors import FencedError
-from service.micro_batch import MicroBatch
 from service.pipeline.outcome import Outcome, latency_counts, measured
-from service.publication.covered import Covered
 from service.publication.early import Early
-from service.publication.meta import meta
 from service.publication.rows import (
-    SCRIPT,
     Call,
     Kind,
     Rows,
-    Stamp,
     as_of_watermark,
     by_shard,
     device_rows,
     last_of,
-    script_keys,
     session_rows,
     window_rows,
 )
-from service.redis import client as redis_client
+from service.publication.store import Store
 from service.redis.keys import shards
-from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
+from service.redis.link import Reply
 from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, FINALS, REJECTS, SIZE, TIMES, unpack_size
-from service.settings import Settings
 from state import codec, windows
 from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
 
-T = TypeVar("T")
-_AT_ONCE = 8  # shards that a process writes to at a time
 ROWS_AT_ONCE = 20_000
 """Rows of a kind that are text at a time: some 1.5 KB each."""
-_GRAVEST = FencedError, WritesLostError, Exception
-
-
-@cache
-def _threads(_process: int, _prefix: str) -> ThreadPoolExecutor:
-    # For each process: a forked worker has none of its parent's threads. For each prefix: calls of a Redis that hangs must not
-    # use up the threads of another query.
-    return ThreadPoolExecutor(_AT_ONCE, "tidemark-shard", threads.belong_to, (threads.pipeline(),))
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
-    """Publishes one micro-batch under its epoch. It holds no connection and can be pickled.
+class Sink(Store):
+    """Publishes one micro-batch under its epoch.
 
-    Each process that writes keeps its own connections between batches; Redis's password file must exist there. `attributes` is
-    the reference. `after` is the (epoch, batch) that progress is known to have reached, or None. With `republishing`, complete
-    rows are written again after a loss of data, as of the micro-batch's watermark: their TTL is reduced by their age. They also
-    replace closed windows that lack the readings before their view began, unless those have more readings; with `is_last` also
-    these: no reading is to come, and a device may have moved to another key. `closed_by` is the reason why closed sessions are
-    closed. Values in a shard's `covered` spans are not written. Once the watermark has passed
-    `settled_ms`, rows are compared only with stored values that are closed; None for never. `begun` has the event time (ms)
-    from which each view and measure without windows has all readings. `only` are the shards to write, None for all. `trace` is
-    the batch's trace for a process that is not the driver.
+    `attributes` is the reference. `begun` has the event time (ms) from which each view and measure without windows has all
+    readings. `trace` is the batch's trace for a process that is not the driver.
     """
 
-    settings: Settings
-    micro_batch: MicroBatch
     attributes: Attributes | None = None
-    after: tuple[int, int] | None = None
-    republishing: bool = False
-    is_last: bool = False
-    closed_by: Literal["watermark", "idle"] = "watermark"
-    covered: Mapping[int, Covered] = field(default_factory=dict)
-    settled_ms: int | None = None
     begun: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    only: frozenset[int] | None = None
     trace: tracing.Trace | None = None
-
-    @property
-    def numbers(self) -> list[int]:
-        """The shards that are written."""
-        every = range(self.settings.redis.shards)
-        return [number for number in every if self.only is None or number in self.only]
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Copy rejects and write values, for rows of row_schemas.OUTPUT: a partition's, or all of the batch.
@@ -130,86 +85,6 @@ class Sink:
                 delivery.flush(self.settings.kafka, self.micro_batch)
         return self._write_values(output)
 
-    def scan(self, step: str, kind: str, **arguments: Any) -> int:
-        """Run a step of publish.lua page by page over all keys of a kind. Returns how many keys it removed.
-
-        Raises SinkError when another run of Redis answers meanwhile: its pages have other keys.
-        """
-        return sum(self._over_shards(lambda shard: self._scan(shard, step, kind, arguments)).values())
-
-    def _scan(self, shard: int, step: str, kind: str, arguments: Mapping[str, Any]) -> int:
-        pattern = shards(self.settings.redis)[shard].matching(f"{kind}:*")
-        limit, cursor, removed = self.settings.redis.chunk, "", 0
-        link, budget = self._link(shard), self._budget(shard, step)
-        server = link.server(budget)
-        while cursor != "0":
-            call = self._stamp().call(step, cursor=cursor or "0", pattern=pattern, limit=limit, **arguments)
-            reply = link.run([call], budget, server)[0]
-            cursor, removed = str(int(reply[0])), removed + int(reply[1])
-        return removed
-
-    def drop(self, view: str, measures: Sequence[str], *, whole: bool) -> None:
-        """Remove the values of a view without windows, of some measures; with `whole`, its list of keys, too."""
-        self._over_shards(lambda shard: self._drop(shard, view, measures, whole=whole))
-
-    def _drop(self, shard: int, view: str, measures: Sequence[str], *, whole: bool) -> None:
-        limit, begin, keys = self.settings.redis.chunk, 0, -1
-        while keys:
-            arguments: dict[str, Any] = {"view": view, "measures": [*measures], "from": begin, "limit": limit}
-            keys = int(self.run_in(shard, "drop", whole=whole, **arguments)[0])
-            begin += 0 if whole else keys
-
-    def run(self, step: str, servers: Mapping[int, str] = MappingProxyType({}), **arguments: Any) -> dict[int, Reply]:
-        """One call of publish.lua for each shard; returns their replies.
-
-        With `servers`, as `progress`. Raises SinkError, WritesLostError, FencedError.
-        """
-        return self._over_shards(lambda shard: self.run_in(shard, step, servers.get(shard, ""), **arguments))
-
-    def run_in(self, shard: int, step: str, server: str = "", **arguments: Any) -> Reply:
-        """One call of publish.lua for one shard."""
-        call = self._stamp().call(step, **arguments)
-        with tracing.span(f"redis {step}", shard=shard):
-            return self._link(shard).run([call], self._budget(shard, step), server)[0]
-
-    def count_skewed(self) -> int:
-        """How many devices are marked skewed."""
-        floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
-        return sum(int(reply[0]) for reply in self.run("skewed", floor=str(floor)).values())
-
-    def servers(self) -> dict[int, str]:
-        """An id of the Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
-        return self._over_shards(lambda shard: self._link(shard).server(self._budget(shard, "beginning")))
-
-    def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> int:
-        """Write the progress key; return the event time (ms) up to which Redis calls windows final.
-
-        It is beyond the watermark if Redis is ahead.
-
-        Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
-        another run of Redis may lack values that were acknowledged, so the batch must be written again.
-        """
-        return max(self._over_shards(lambda shard: self._progress(shard, servers.get(shard, ""))).values())
-
-    def _progress(self, shard: int, server: str) -> int:
-        micro_batch = self.micro_batch
-        budget = self._budget(shard, "progress")
-        call = self._stamp().call(
-            "progress",
-            watermark=str(micro_batch.watermark_ms),
-            offsets=json.dumps(
-                {t: {str(p): o for p, o in sorted(ps.items())} for t, ps in sorted(micro_batch.end.items())}
-            ),
-            reference=micro_batch.reference,
-            meta=meta(self.settings),
-        )
-        with tracing.span("redis progress", shard=shard):
-            accepted, epoch, batch, final = self._link(shard).run([call], budget, server)[0]
-        if not accepted:
-            msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
-            raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
-        return int(final)
-
     def _copy_rejects(self, payload: bytes, output: "_Output") -> None:
         if not output.rejects:
             # Kafka has no epoch. A writer that was frozen calls Redis, which fences it, before its first reject. Rejects sent
@@ -225,7 +100,7 @@ class Sink:
 
     def _write_values(self, output: "_Output") -> Outcome:
         parts = self._by_shard(output.changes())
-        written = self._over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
+        written = self.over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
         tally = task_counters.total(output.tallies)
         latency_ms, latency = latency_counts(tally, clock.now_ms())
         return sum(written.values(), Outcome()) + Outcome(
@@ -259,17 +134,17 @@ class Sink:
 
     def _write_shard(self, shard: int, changes: Changes, early: Early) -> Outcome:
         left_out = 0
-        if self.covered:
-            changes, left_out = self.covered[shard].leave_out(changes)
-        budget, counter = self._budget(shard, "values"), _CallCounter()
+        if self.policy.covered:
+            changes, left_out = self.policy.covered[shard].leave_out(changes)
+        budget, counter = self.budget(shard, "values"), _CallCounter()
         sizes: list[tuple[Kind, int]] = []
         calls = counter.count(self._calls(shard, changes, early, sizes))
         first = next(calls, None)
         if first is None:
             return Outcome(refused_old=left_out)
-        begun = [] if self.republishing else [self._stamp().call("begin")]
+        begun = [] if self.policy.is_complete else [self.stamp().call("begin")]
         with tracing.span("redis values", shard=shard):
-            replies = self._link(shard).run(chain(begun, [first], calls), budget)
+            replies = self.link(shard).run(chain(begun, [first], calls), budget)
         totals = _totals(sizes, replies[len(begun) :])
         _, written, unchanged, old, closed_before, *_ = sum(totals.values(), np.zeros(7, np.int64)).tolist()
         sessions, *_, opened, closed = totals["session"].tolist()
@@ -298,53 +173,22 @@ class Sink:
             for part in _parts(table):
                 yield window_rows(part, keys, self.settings.views, watermark_ms, begun, ahead_ms)
         for part in _parts(changes.sessions, ["device", "start"]):
-            yield session_rows(part, keys, self.settings.sessions, self.closed_by)
+            yield session_rows(part, keys, self.settings.sessions, self.policy.closed_by)
         for part in _parts(changes.devices, ["device"]):
             yield device_rows(part, keys, retain_ms, self.micro_batch.reference, self.attributes)
 
     def _calls(self, shard: int, changes: Changes, early: Early, sizes: list[tuple[Kind, int]]) -> Iterator[Call]:
         """Yield the calls; of those of rows, `sizes` gets the kind and the number of rows."""
-        stamp, chunk, gap_ms = self._stamp(), self.settings.redis.chunk, self.settings.sessions.gap_ms
+        stamp, chunk, gap_ms = self.stamp(), self.settings.redis.chunk, self.settings.sessions.gap_ms
         for rows in self._rows(shard, changes):
-            parts = as_of_watermark(rows, self.micro_batch.watermark_ms, gap_ms) if self.republishing else [rows]
-            if self.is_last:
+            parts = as_of_watermark(rows, self.micro_batch.watermark_ms, gap_ms) if self.policy.is_complete else [rows]
+            if self.policy.is_last:
                 parts = [replace(part, shared={**part.shared, "last": True}) for part in parts]
             for part in parts:
                 sizes += [(part.kind, min(chunk, len(part) - start)) for start in range(0, len(part), chunk)]
                 yield from part.calls(stamp, chunk)
         for arguments in early.calls(shard, self.settings):
             yield stamp.call("early", **arguments)
-
-    def _over_shards(self, action: Callable[[int], T]) -> dict[int, T]:
-        """The results of an action for each shard, some at a time. When all have ended, raises the gravest of their errors."""
-        numbers = self.numbers
-        if len(numbers) == 1:
-            return {numbers[0]: action(numbers[0])}
-        action = tracing.bound(action)
-        pool = _threads(os.getpid(), self.settings.redis.prefix)
-        futures = {number: pool.submit(action, number) for number in numbers}
-        errors = [error for future in futures.values() if (error := future.exception()) is not None]
-        for family in _GRAVEST:
-            for error in errors:
-                if isinstance(error, family):
-                    raise error
-        return {number: future.result() for number, future in futures.items()}
-
-    def _link(self, shard: int) -> Link:
-        keys = shards(self.settings.redis)[shard]
-        return link(self.settings.redis, keys, SCRIPT, script_keys(keys))
-
-    def _budget(self, shard: int, action: str) -> Budget:
-        options, what = (
-            self.settings.redis,
-            f"{action} of batch {self.micro_batch.batch}, epoch {self.micro_batch.epoch}",
-        )
-        return Budget(options.retry_for_ms, Place(redis_client.address(options, shards(options)[shard]), what))
-
-    def _stamp(self) -> Stamp:
-        epoch, batch, now_ms = self.micro_batch.epoch, self.micro_batch.batch, clock.now_ms()
-        feed = self.settings.redis.feed_length, self.settings.redis.feed_retain_ms
-        return Stamp(str(epoch), str(batch), str(now_ms), *feed, self.after, self.settled_ms)
 
 
 @dataclass(slots=True)

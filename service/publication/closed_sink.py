@@ -10,26 +10,24 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from service import clock, failpoint
+from service import failpoint
 from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication import meta
+from service.publication.policy import WritePolicy
 from service.publication.rows import (
-    SCRIPT,
     SESSION,
     Call,
     Rows,
-    Stamp,
     as_of_watermark,
     by_shard,
     last_of,
-    script_keys,
     session_rows,
     window_rows,
 )
-from service.redis import client as redis_client
+from service.publication.store import Store
 from service.redis.keys import Keys, shard_of, shards
-from service.redis.link import Budget, Link, Place, Reply, link, reader
+from service.redis.link import reader
 from service.settings import Redis, Settings
 from state.columns import Ints
 
@@ -71,36 +69,37 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedSink:
-    """Write as of `micro_batch`, read from progress, under the fence's `number`, to one run of Redis.
+class ClosedSink(Store):
+    """Write as of `micro_batch`, read from progress, under the policy of a correction, to one run of Redis.
 
-    `servers` has the id of Redis for each shard to be written, read before `micro_batch`. `marks` has, by shard, the marks of
-    a republish that writes corrected values again. Raises SinkError when Redis does not answer, was restarted, has lost data
-    or is being republished to by another; FencedError when another run has begun.
+    `began` has the id of Redis for each shard to be written, read before `micro_batch`. Raises SinkError when Redis does not
+    answer, was restarted, has lost data or is being republished to by another; FencedError when another run has begun.
     """
 
-    settings: Settings
-    micro_batch: MicroBatch
-    number: int
-    servers: Mapping[int, str]
-    marks: Mapping[int, str] = field(default_factory=dict)
+    began: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """The number of the run, 0 for one that writes nothing."""
+        return self.policy.number or 0
 
     def write(self, rows: Sequence[Rows]) -> Written:
         """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""
         outcomes: dict[bytes | None, tuple[str, int]] = {}
         for shard, each in enumerate(rows):
-            if len(each) and shard in self.servers:
+            if len(each) and shard in self.began:
                 outcomes |= self._write(each, shard)
         return Written.of(outcomes)
 
     def _write(self, rows: Rows, shard: int) -> _Outcomes:
-        what = f"{rows.kind.name}s"
-        answers = [*chain.from_iterable(self._run(shard, self._calls(rows, self.marks.get(shard, "")), what))]
+        budget, marks = self.budget(shard, f"{rows.kind.name}s"), self.policy.marks
+        replies = self.link(shard).run(self._calls(rows, marks.get(shard, "")), budget, self.began[shard])
+        answers = [*chain.from_iterable(replies)]
         verdicts = zip(map(_text, answers[::2]), map(int, answers[1::2]), strict=True)
         outcomes = dict(zip(rows.keys, verdicts, strict=True))
         opened = Written.of(outcomes).opened
-        if opened and shard not in self.marks:  # during a republish the daemon writes open values
-            msg = f"{self._place(shard, what)}: {opened} are open, though progress says that they are closed"
+        if opened and shard not in marks:  # during a republish the daemon writes open values
+            msg = f"{budget.place}: {opened} are open, though progress says that they are closed"
             raise SinkError(msg, remedy=_AGAIN)
         return outcomes
 
@@ -129,48 +128,21 @@ class ClosedSink:
 
     def confirm(self) -> None:
         """Raise SinkError if Redis was restarted after the writes."""
-        for shard in self.servers:
-            self._run(shard, [], "the values")
+        for shard, server in self.began.items():
+            self.link(shard).run([], self.budget(shard, "the values"), server)
 
     def _calls(self, rows: Rows, mark: str) -> Iterator[Call]:
         shared = {**rows.shared, **_compared(rows), "number": str(self.number), "mark": mark}
-        for number, call in enumerate(replace(rows, shared=shared).calls(self._stamp(), self.settings.redis.chunk)):
+        for number, call in enumerate(replace(rows, shared=shared).calls(self.stamp(), self.settings.redis.chunk)):
             if number:
                 failpoint.hit("half_corrected")
             yield call
 
-    def _run(self, shard: int, calls: Iterable[Call], what: str) -> list[Reply]:
-        place, options = self._place(shard, what), self.settings.redis
-        return _link(options, shards(options)[shard]).run(
-            calls, Budget(options.retry_for_ms, place), self.servers[shard]
-        )
-
-    def _place(self, shard: int, what: str) -> Place:
-        options = self.settings.redis
-        return Place(redis_client.address(options, shards(options)[shard]), f"{what} of correction {self.number}")
-
-    def _stamp(self) -> Stamp:
-        micro_batch = self.micro_batch
-        redis, now = self.settings.redis, str(clock.now_ms())
-        feed = redis.feed_length, redis.feed_retain_ms
-        return Stamp(str(micro_batch.epoch), str(micro_batch.batch), now, *feed, (micro_batch.epoch, micro_batch.batch))
-
 
 def servers(settings: Settings, numbers: Iterable[int] | None = None) -> dict[int, str]:
     """An id of Redis for each of some shards, all if not given; raises SinkError."""
-    options = settings.redis
-    chosen = range(options.shards) if numbers is None else numbers
-    return {number: _server(options, shards(options)[number]) for number in chosen}
-
-
-def _server(options: Redis, keys: Keys) -> str:
-    return _link(options, keys).server(
-        Budget(options.retry_for_ms, Place(redis_client.address(options, keys), _BEGINNING))
-    )
-
-
-def _link(options: Redis, keys: Keys) -> Link:
-    return link(options, keys, SCRIPT, script_keys(keys))
+    only = None if numbers is None else frozenset(numbers)
+    return Store(settings, MicroBatch(0, 0, 0, {}, {}), policy=WritePolicy.correct(0), only=only).servers()
 
 
 def progress(settings: Settings, marks: Mapping[int, str] = MappingProxyType({})) -> MicroBatch:

@@ -56,7 +56,7 @@ DEVICE = Kind("device", ("last_seen", "status", "session"))
 class Stamp:
     """The arguments of every call: the writer and its batch as decimal text, the feed's length and age (ms), and progress so far.
 
-    `settled` is an event time in ms: see Sink.
+    `settled` is an event time in ms: see WritePolicy.
     """
 
     epoch: str

@@ -29,6 +29,7 @@ from service.outlets import recomputed
 from service.outlets.outbox import views_of
 from service.publication import closed_sink
 from service.publication.closed_sink import ClosedSink
+from service.publication.policy import WritePolicy
 from service.recompute import decisions, engine, job, late, sources
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Partials
@@ -86,7 +87,11 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     if log is None or not todo:
         return Report()
     with closing(Fence(settings.redis)) as fence:
-        of = Job(spark, ClosedSink(settings, micro_batch, fence.number, servers, shard_marks), fence)
+        of = Job(
+            spark,
+            ClosedSink(settings, micro_batch, servers, policy=WritePolicy.correct(fence.number, shard_marks)),
+            fence,
+        )
         try:
             Correction(of, log, is_marking=False).run(todo)
         except FencedError as error:  # by a command: the daemon is not fenced, and tries again

@@ -26,6 +26,7 @@ from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
+from service.publication.policy import WritePolicy
 from service.recompute import decisions, engine, job
 from service.recompute.engine import Chosen, Recomputation, Span
 from service.recompute.sources import KafkaRecords, Part, Reach
@@ -81,7 +82,7 @@ class Filler:
         snapshot = term.snapshot
         micro_batch = replace(committed, epoch=term.epoch, reference=snapshot.version if snapshot else "")
         values_of = builder.attributes(snapshot, settings)
-        sink = Sink(settings, micro_batch, values_of, republishing=True, is_last=is_last)
+        sink = Sink(settings, micro_batch, values_of, policy=WritePolicy.fill(is_last=is_last))
         servers = sink.servers()
         from_ms = min(self._from_ms(view, watermark_ms) for view in views)
         until_ms = max(max(view.incomplete.values()) for view in views)

@@ -25,6 +25,7 @@ from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
 from service.publication import closed_sink
 from service.publication.closed_sink import ClosedSink, Values
+from service.publication.policy import WritePolicy
 from service.recompute import decisions
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
@@ -152,7 +153,7 @@ class Job:
         if self.is_dry:
             return None
         # Progress goes on while a job computes, and values expire.
-        now = replace(self.sink, micro_batch=closed_sink.progress(self.settings, self.sink.marks))
+        now = replace(self.sink, micro_batch=closed_sink.progress(self.settings, self.sink.policy.marks))
         values = now.write_values(windows, sessions)
         for each in (one.written for one in values):
             report.written, report.same = report.written + each.written, report.same + each.same
@@ -171,7 +172,8 @@ def of_command(
     and py4j's, are raised as TidemarkError.
     """
     servers = closed_sink.servers(settings)
-    sink = ClosedSink(settings, closed_sink.progress(settings), 0 if fence is None else fence.number, servers)
+    policy = WritePolicy.correct(0 if fence is None else fence.number)
+    sink = ClosedSink(settings, closed_sink.progress(settings), servers, policy=policy)
     running = spark or session.build(settings, master="local[*]")
     try:
         served = views(view_versions.stored(settings, Files(running, settings.service.checkpoint)))

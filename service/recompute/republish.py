@@ -48,6 +48,7 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication import covered, meta
 from service.publication.covered import Covered
+from service.publication.policy import WritePolicy
 from service.recompute import correct, decisions, engine, sources
 from service.redis import client as redis_client
 from service.redis.keys import shards
@@ -303,7 +304,7 @@ class Republisher:
                 at_ms, whole_ms = parse_mark(text)
                 numbers = [number for number in marks if marks[number] == text]
                 known |= covered.read(self._settings, self._epoch, numbers, before_ms=at_ms, until_ms=whole_ms)
-            self._closed(replace(sink, covered=known), committed)
+            self._closed(replace(sink, policy=WritePolicy.republish(known)), committed)
             # A session of a batch that was published and is not committed yet is in no state.
             is_ahead = committed.batch < self._batch
             self._remove_stale(
@@ -388,7 +389,7 @@ class Republisher:
         micro_batch = replace(committed, epoch=self._epoch, reference=snapshot.version if snapshot else "")
         begun = beginnings.stored(Files(self._spark, self._settings.service.checkpoint), self._settings.endless)
         values_of = builder.attributes(snapshot, self._settings)
-        return Sink(self._settings, micro_batch, values_of, republishing=True, begun=begun)
+        return Sink(self._settings, micro_batch, values_of, policy=WritePolicy.republish(), begun=begun)
 
 
 def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:

@@ -16,6 +16,7 @@ from service.errors import FencedError, SinkError
 from service.micro_batch import MicroBatch
 from service.pipeline.batch_publisher import Sink
 from service.publication.closed_sink import ClosedSink, Written, progress, servers, session_starts
+from service.publication.policy import WritePolicy
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
@@ -38,7 +39,12 @@ class Target:
         self.client: Any = part.client()
         self.client.set(f"{prefix}:epoch", 1)
         self.fence = Fence(self.settings.redis)
-        self.sink = ClosedSink(self.settings, PASSED, self.fence.number, servers(self.settings))
+        self.sink = ClosedSink(
+            self.settings, PASSED, servers(self.settings), policy=WritePolicy.correct(self.fence.number)
+        )
+
+    def marked(self, marks: dict[int, str]) -> ClosedSink:
+        return replace(self.sink, policy=WritePolicy.correct(self.fence.number, marks))
 
     def publish(self, *rows: pa.RecordBatch, passed: MicroBatch = PASSED) -> None:
         sink = Sink(self.settings, replace(passed, watermark_ms=T0))
@@ -200,7 +206,7 @@ def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Ta
     with pytest.raises(FencedError, match="another correction or replay has begun"):
         target.sink.write(more)
     assert target.window() == before
-    assert replace(target.sink, number=newer.number).write(more).written == 1
+    assert replace(target.sink, policy=WritePolicy.correct(newer.number)).write(more).written == 1
     target.client.delete(f"{target.prefix}:progress")
     with pytest.raises(SinkError, match="there is no progress"):
         progress(target.settings)
@@ -225,11 +231,11 @@ def test_who_republishes_corrects_under_its_own_mark_alone(target: Target) -> No
     target.client.set(f"{target.prefix}:republish", "lost 17 1")
     for mark in ("", "lost 18 1"):
         with pytest.raises(SinkError, match="values are being republished"):
-            replace(target.sink, marks={0: mark}).write(target.windows([20.0, 30.0]))
-    assert replace(target.sink, marks={0: "lost 17 1"}).write(target.windows([20.0, 30.0])).written == 1
+            target.marked({0: mark}).write(target.windows([20.0, 30.0]))
+    assert target.marked({0: "lost 17 1"}).write(target.windows([20.0, 30.0])).written == 1
     target.client.delete(f"{target.prefix}:republish")
     with pytest.raises(SinkError, match="values are being republished"):
-        replace(target.sink, marks={0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))
+        target.marked({0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))
 
 
 def test_a_window_with_as_many_readings_of_other_values_is_replaced_and_rounding_is_no_difference(

@@ -13,6 +13,7 @@ from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication import covered
 from service.publication.covered import Covered
+from service.publication.policy import WritePolicy
 from service.settings import Settings, View
 from tests.outputs import MINUTE, T0, changes, micro_batch, session, settings, windows
 
@@ -44,7 +45,7 @@ class Target:
         return shards[0]
 
     def again(self, *rows: pa.RecordBatch, **of: Any) -> Outcome:
-        return Sink(self.settings, micro_batch(2, 2, LATER), republishing=True, covered={0: self.read(**of)}).write(
+        return Sink(self.settings, micro_batch(2, 2, LATER), policy=WritePolicy.republish({0: self.read(**of)})).write(
             rows
         )
 
@@ -79,9 +80,9 @@ def test_no_session_is_made_over_a_closed_one_of_its_device(target: Target) -> N
 
 def test_a_session_that_the_state_has_open_covers_and_one_of_an_older_term_does_not(target: Target) -> None:
     target.publish(changes([session("old", T0, last=T0 + 200_000, count=9), session("new", T0, last=T0 + 200_000)]))
-    Sink(target.settings, micro_batch(1), closed_by="idle").write([changes([closed("idle", 0, 200)])])
+    Sink(target.settings, micro_batch(1), policy=WritePolicy.idle()).write([changes([closed("idle", 0, 200)])])
     target.next_term()
-    Sink(target.settings, micro_batch(2, 2), republishing=True).write(
+    Sink(target.settings, micro_batch(2, 2), policy=WritePolicy.republish()).write(
         [changes([session("new", T0, last=T0 + 200_000)])]
     )
     rows = [closed(name, *span) for name in ("old", "new", "idle") for span in ((0, 50), (120, 200))]

@@ -10,6 +10,7 @@ from schemas import contract
 from service.checkpoint import view_versions
 from service.pipeline.batch_publisher import Sink
 from service.publication import covered
+from service.publication.policy import WritePolicy
 from service.settings import Settings
 from tests.integration.test_publish import WINDOW, Target
 from tests.outputs import MINUTE, T0, micro_batch, window, windows
@@ -36,7 +37,7 @@ def added(settings: Settings) -> Settings:
 
 def complete(target: Target, batch: int, watermark_ms: int) -> Sink:
     """The sink of values of the past."""
-    return replace(Sink(target.settings, micro_batch(batch, watermark_ms=watermark_ms)), republishing=True)
+    return Sink(target.settings, micro_batch(batch, watermark_ms=watermark_ms), policy=WritePolicy.republish())
 
 
 def write_marked(target: Target, values: list[float], batch: int = 1) -> None:
@@ -76,7 +77,7 @@ def test_no_window_of_fewer_readings_takes_the_place_of_a_marked_one(target: Tar
 
 def test_fewer_readings_take_its_place_when_no_more_are_to_come(target: Target) -> None:
     write_marked(target, [1.0, 2.0])
-    last = replace(complete(target, 1, T0 + MINUTE), is_last=True)
+    last = replace(complete(target, 1, T0 + MINUTE), policy=WritePolicy.fill(is_last=True))
     assert last.write([window([1.0])]).written == 1
     shown = target.read()
     assert (shown["count"], shown["revision"]) == ("1", "1")

@@ -26,6 +26,7 @@ from service.pipeline import batch_publisher
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication.early import Early
+from service.publication.policy import WritePolicy
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
@@ -242,7 +243,7 @@ def test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step(
     target: Target, left: tuple[int, int] | None
 ) -> None:
     target.sink(5).progress()
-    sink = Sink(target.settings, micro_batch(6, watermark_ms=T0 + MINUTE), after=(1, 5))
+    sink = Sink(target.settings, micro_batch(6, watermark_ms=T0 + MINUTE), policy=WritePolicy.stream((1, 5)))
     assert sink.write([window([20.0])]).written == 1
     target.client.delete(target.key("progress"))
     if left is not None:
@@ -450,9 +451,11 @@ def test_a_part_of_a_window_that_was_final_is_not_shown(target: Target) -> None:
     assert (part.written, part.refused_old, target.read()) == (1, 1, {})
     assert target.client.get(target.key("republish")).startswith("asked "), "it is lacking"
     # A republish by a writer that is behind has only a part of it, too.
-    part = replace(target.sink(2, watermark_ms=T0), republishing=True).write([window([1.0])])
+    part = replace(target.sink(2, watermark_ms=T0), policy=WritePolicy.republish()).write([window([1.0])])
     assert (part.written, target.read()) == (0, {})
-    whole = replace(target.sink(2, watermark_ms=T0 + MINUTE), republishing=True).write([window([1.0, 2.0])])
+    whole = replace(target.sink(2, watermark_ms=T0 + MINUTE), policy=WritePolicy.republish()).write(
+        [window([1.0, 2.0])]
+    )
     assert (whole.written, target.read()["count"], target.read()["closed_by"]) == (1, "2", "watermark")
 
 
@@ -642,7 +645,7 @@ def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target
     name = f"session:d1:{T0}"
     target.write(1, changes([session(count=2)]))
     ended = changes([session(count=2, state="closed", reason="gap")])
-    silent = Sink(target.settings, micro_batch(1), closed_by="idle").write([ended])
+    silent = Sink(target.settings, micro_batch(1), policy=WritePolicy.idle()).write([ended])
     assert (silent.written, silent.closed, target.read(name)["closed_by"]) == (1, 1, "idle")
     assert target.write(2, changes([session(count=2)])).unchanged == 1, "it says the same"
     # One that is part of another now says of itself what it said alone.
@@ -657,7 +660,7 @@ def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target
 def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_topic_again(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=5, state="closed", reason="gap")])
-    assert Sink(target.settings, micro_batch(9), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(9), policy=WritePolicy.idle()).write([ended]).closed == 1
     before = target.read(name)
     target.client.set(target.key("epoch"), 2)
     assert target.write(0, changes([session(count=2)]), epoch=2).refused_old == 1
@@ -667,7 +670,7 @@ def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_top
     assert target.write(2, changes([session(count=6)]), epoch=2).written == 1
     assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
     # What the watermark closes is what the topic gives, with fewer readings, too.
-    assert Sink(target.settings, micro_batch(3, 2), closed_by="idle").write(
+    assert Sink(target.settings, micro_batch(3, 2), policy=WritePolicy.idle()).write(
         [changes([session(count=6, state="closed", reason="gap")])]
     )
     assert target.write(4, changes([session(count=4, state="closed", reason="gap")]), epoch=2).written == 1
@@ -678,7 +681,7 @@ def test_a_session_that_silence_has_closed_waits_for_a_writer_that_reads_the_top
 def test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_becomes_smaller(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=2, last=T0 + 9, state="closed", reason="gap")])
-    assert Sink(target.settings, micro_batch(1), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(1), policy=WritePolicy.idle()).write([ended]).closed == 1
     assert target.write(2, changes([session(count=1), session(start=T0 + 9, last=T0 + 9)])).refused_old == 0
     assert [target.read(key)["count"] for key in (name, f"session:d1:{T0 + 9}")] == ["1", "1"], "each reading once"
     assert (target.read(name)["state"], target.read(name)["revision"]) == ("open", "1")
@@ -688,7 +691,7 @@ def test_a_session_that_silence_has_closed_is_parted_when_the_gap_of_its_device_
 def test_the_watermark_closes_a_session_that_silence_had_closed_once(target: Target) -> None:
     name = f"session:d1:{T0}"
     ended = changes([session(count=2, state="closed", reason="gap")])
-    assert Sink(target.settings, micro_batch(1), closed_by="idle").write([ended]).closed == 1
+    assert Sink(target.settings, micro_batch(1), policy=WritePolicy.idle()).write([ended]).closed == 1
     outcome = target.write(2, ended)
     assert (outcome.written, outcome.closed) == (1, 0)
     assert (target.read(name)["closed_by"], target.read(name)["revision"]) == ("watermark", "0")
@@ -739,9 +742,8 @@ def settled(target: Target, batch: int, *rows: pa.RecordBatch, of: Target | None
         if each is not None:
             made = micro_batch(batch, watermark_ms=T0)
             index = Index(pa.table({"device": ["d1", "d2"], "site": ["leeds", None if batch % 3 else "york"]}))
-            sink = Sink(
-                each.settings, made, index.only(["site"]), (1, batch - 1) if batch else None, settled_ms=settled_ms
-            )
+            policy = WritePolicy.stream((1, batch - 1) if batch else None, settled_ms)
+            sink = Sink(each.settings, made, index.only(["site"]), policy=policy)
             outcome = sink.write(rows)
             sink.progress()
     return outcome
@@ -788,7 +790,7 @@ def test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves(
 def test_a_task_of_an_older_batch_is_looked_at_and_refused(target: Target) -> None:
     for batch in range(3):
         settled(target, batch, window([20.0] * (batch + 1)))
-    late = Sink(target.settings, micro_batch(1, watermark_ms=T0), after=(1, 0), settled_ms=0)
+    late = Sink(target.settings, micro_batch(1, watermark_ms=T0), policy=WritePolicy.stream((1, 0), 0))
     assert late.write([window([20.0, 20.0])]).refused_old == 1
     assert target.read()["count"] == "3"
 
@@ -799,7 +801,7 @@ def test_a_closed_value_and_a_device_of_an_earlier_term_are_looked_at(target: Ta
     rows = changes([session(name, count=2) for name in names], [device("d1", session=T0 + 5_000)])
     starts = T0, T0 - MINUTE  # the second is final
     settled(target, 0, windows([("device_1m", "d1", start, [1.0]) for start in starts[:1]]), rows)
-    replace(target.sink(0, watermark_ms=T0), republishing=True).write([window([1.0], "d1", T0 - MINUTE)])
+    replace(target.sink(0, watermark_ms=T0), policy=WritePolicy.republish()).write([window([1.0], "d1", T0 - MINUTE)])
     idle(target, T0 + MINUTE, 0)
     for name, closed_by in (("idle", "idle"), ("final", "watermark")):
         target.client.hset(target.key(f"session:{name}:{T0}"), mapping={"state": "closed", "closed_by": closed_by})
@@ -955,7 +957,7 @@ def test_a_views_keys_are_kept_by_their_newest_window_and_pruned(target: Target)
 def test_a_republish_enters_keys_of_windows_that_are_there(target: Target) -> None:
     target.write(1, window([1.0]))
     target.client.delete(target.key("keys:device_1m"))
-    assert replace(target.sink(1), republishing=True).write([window([1.0])]).unchanged == 1
+    assert replace(target.sink(1), policy=WritePolicy.republish()).write([window([1.0])]).unchanged == 1
     assert target.client.zrange(target.key("keys:device_1m"), 0, -1) == ["d1"]
 
 
@@ -1266,7 +1268,7 @@ def test_a_view_without_windows_is_final_at_no_watermark_and_written_again_as_it
     assert endless.read(TOTAL)["revision"] == "0"
     before = endless.read(TOTAL)
     endless.client.delete(endless.key(TOTAL), endless.key("keys:total"))
-    again = replace(begun(endless, 2, 0, watermark_ms=T0 + 10 * MINUTE), republishing=True)
+    again = replace(begun(endless, 2, 0, watermark_ms=T0 + 10 * MINUTE), policy=WritePolicy.republish())
     assert again.write([total([1.0, 2.0])]).written == 1
     assert {**endless.read(TOTAL), "updated": ""} == {**before, "updated": ""}
     assert endless.client.zrange(endless.key("keys:total"), 0, -1, withscores=True) == [("d1", 0.0)]
@@ -1281,7 +1283,7 @@ def test_a_value_without_windows_loses_the_statistics_that_its_view_has_lost_ter
     views.append(view.model_copy(update={"statistics": ("count", "last")}))
     endless.settings = endless.settings.model_copy(update={"views": tuple(views)})
     sink = begun(endless, 2, 0, epoch=2, watermark_ms=T0 + MINUTE)
-    assert replace(sink, after=(1, 1), settled_ms=T0).write([total([1.0, 2.0])]).written == 1
+    assert replace(sink, policy=WritePolicy.stream((1, 1), T0)).write([total([1.0, 2.0])]).written == 1
     assert "mean" not in endless.read(TOTAL)
     assert contract.check(endless.client, endless.prefix) == []
 

@@ -15,6 +15,7 @@ from service.daemon.lease import Lease
 from service.errors import FencedError, SinkError, SinkRefusedError
 from service.pipeline.batch_publisher import Sink
 from service.publication import meta
+from service.publication.policy import WritePolicy
 from service.redis.keys import shards
 from service.redis.link import EpochLostError, WritesLostError
 from service.settings import Settings
@@ -43,7 +44,7 @@ class Target:
         return self.key(shard_of(device), name)
 
     def sink(self, batch: int, epoch: int = 1, after: tuple[int, int] | None = None, **of: Any) -> Sink:
-        return Sink(self.settings, micro_batch(batch, epoch, **of), after=after)
+        return Sink(self.settings, micro_batch(batch, epoch, **of), policy=WritePolicy.stream(after))
 
     def publish(self, batch: int, count: int, **of: Any) -> None:
         """A batch with a window, a session and a device of each, whose windows have `count` readings."""

@@ -11,6 +11,7 @@ import yaml
 from load.servers.redis import Redis
 from service.micro_batch import MicroBatch
 from service.publication.closed_sink import ClosedSink, servers
+from service.publication.policy import WritePolicy
 from service.publication.rows import DEVICE, SCRIPT, SESSION, WINDOW, Rows, Stamp, script_keys
 from service.redis.keys import Keys
 from tests.outputs import settings
@@ -49,7 +50,9 @@ class Store:
         self.settings, self.keys, self.client = settings(part.url, prefix), Keys(prefix), part.client()
         self._names = {"session": f"{prefix}:session:d:7", "device": f"{prefix}:device:d"}
         self._names["window"] = f"{prefix}:window:v:m:k:7"
-        self._sink = ClosedSink(self.settings, MicroBatch(2, 5, 0, {}, {}), 1, servers(self.settings), {0: ""})
+        self._sink = ClosedSink(
+            self.settings, MicroBatch(2, 5, 0, {}, {}), servers(self.settings), policy=WritePolicy.correct(1, {0: ""})
+        )
 
     def play(self, case: Case) -> str:
         """Return the verdict as readers see it: by the reply, and by the revision."""

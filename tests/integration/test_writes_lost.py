@@ -12,6 +12,7 @@ from load.servers.server_process import PATIENCE
 from schemas import contract
 from service.daemon.lease import Lease
 from service.pipeline.batch_publisher import Sink
+from service.publication.policy import WritePolicy
 from service.redis.link import EpochLostError, WritesLostError
 from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, windows
 
@@ -32,7 +33,8 @@ class Target:
     def sink(
         self, batch: int, after: tuple[int, int] | None = None, watermark_ms: int = 0, *, republishing: bool = False
     ) -> Sink:
-        return Sink(self.settings, micro_batch(batch, 2, watermark_ms), None, after, republishing)
+        policy = WritePolicy.republish() if republishing else WritePolicy.stream(after)
+        return Sink(self.settings, micro_batch(batch, 2, watermark_ms), policy=policy)
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_sessions_of_an_older_epoch_that_no_watermark_has_closed_are_removed_and
     old = [session(f"d{i}") for i in range(35)] + [session("over", state="closed", reason="gap")]
     Sink(target.settings, micro_batch(5, 1)).write([changes(old, [device()])])
     idle = [session(name, state="closed", reason="gap") for name in ("gone", "kept")]
-    Sink(target.settings, micro_batch(5, 1), closed_by="idle").write([changes(idle)])
+    Sink(target.settings, micro_batch(5, 1), policy=WritePolicy.idle()).write([changes(idle)])
     target.client.set(target.key("epoch"), 2)
     target.sink(5).write([changes([session("d3"), session("kept"), session("d4", state="closed", reason="gap")])])
     target.client.hset(f"{target.prefix}2:session:d9:1", mapping={"state": "open", "epoch": 1})
