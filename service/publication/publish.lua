@@ -235,8 +235,9 @@ local function write()
   local written, unchanged, old, refused, new, closed, is_lacking = 0, 0, 0, 0, 0, 0, false
   local column_of = {}
   for j, name in ipairs(fields) do column_of[name] = columns[j] end
-  local ends, state, begins = column_of['end'], column_of.state, endless and column_of.complete_from
-  local amounts = column_of.last_seen or column_of.count
+  -- By kind: a measure, which is a field of a device, may have any of these names.
+  local ends, state = kind == 'window' and column_of['end'], kind == 'session' and column_of.state
+  local begins, amounts = endless and column_of.complete_from, column_of[devices and 'last_seen' or 'count']
 
   local clock = {epoch = epoch, batch = batch, final = -1, corrects = corrects, complete = a.complete, last = a.last}
   function clock.is_rebuilding() return call('EXISTS', KEYS[7]) == 1 end
@@ -253,7 +254,7 @@ local function write()
   local known = latest
 
   -- A field more costs a walk through the hash: only those are read that decide about most rows.
-  local names = {'epoch', 'batch', ends and 'count' or state and 'count' or 'last_seen'}
+  local names = {'epoch', 'batch', devices and 'last_seen' or 'count'}
   if ends or state then names[4] = ends and 'end' or 'closed_by' end
   if a.complete or endless or corrects then names[5], names[6] = ends and 'complete_from' or 'state', 'revision' end
   local stored_value = {}

@@ -92,7 +92,8 @@ class Store:
         if case.kind == "session":
             fields |= {"start": [b"7"], "merged_into": [b"6" if case.row["state"] == "merged" else None]}
         if case.kind == "device":
-            fields |= {"session": [None]}
+            measures = {"end": [b"1"], "state": [b"closed"], "count": [b"9"]}  # may have any name
+            fields |= {"session": [None], **measures}
         flags = {name: value for name, value in shared.items() if value is not False}
         devices: list[bytes | None] = [b"d"] if case.kind == "device" else []
         return Rows(KINDS[case.kind], [name.encode()], [60_000], fields, devices, flags)
