@@ -76,9 +76,9 @@ def test_the_jvm_says_where_its_files_are_and_how_many_cores_it_has(spark: Spark
     assert jvm.settings(spark)["spark.app.name"] == spark.sparkContext.appName
     assert jvm.started() is jvm.of(spark)
     rate = spark.readStream.format("rate").load()
-    query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c %d")).start()
     try:
-        assert jvm.checkpoint(query).removeprefix("file:") == str(tmp_path / "c")
+        assert jvm.checkpoint(jvm.query(query)).removeprefix("file:") == str(tmp_path / "c %d")
         assert not jvm.query(query).exception().isDefined()
     finally:
         query.stop()
