@@ -23,13 +23,13 @@ from pyspark import SparkContext, SparkFiles
 
 from service.admission.decode import OTHER
 from service.admission.questions import COLUMN_VALUES, UndecidedError
-from service.errors import CheckpointError
+from service.checkpoint.document import Document
 from service.settings import Settings
-from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.files import Files, Local
 from service.spark.handed_out import hand_out
 from state.columns import array
 
-NAME = "columns/values.json"
+DOCUMENT = Document[dict[str, list[str]]]("columns/values.json", dict[str, list[str]])
 AT_ONCE = 2_000
 """Values of a column in one question."""
 DECIDED = "\x01"
@@ -103,7 +103,7 @@ def stored(settings: Settings, files: Files | Local) -> Known:
     """Return the decisions of a checkpoint, for a recomputation. Raises CheckpointError."""
     if not settings.grouped_columns:
         return Known()
-    lists = _read(files)
+    lists = DOCUMENT.read(files) or {}
     room = {name: max(0, limit - len(lists.get(name, ()))) for name, limit in _limits(settings).items()}
     return Known(_arrays(lists), room=room)
 
@@ -146,7 +146,7 @@ class ColumnValues:
             chosen = [text for text in texts if text not in known][:room]
             listed += chosen
             self._added.setdefault(name, []).extend(chosen)
-        self._write(lists)
+        DOCUMENT.write(self.files, lists)
         if sum(map(len, self._added.values())) > ADDED:
             self._distribute(lists)
         return self.text() != before
@@ -161,32 +161,14 @@ class ColumnValues:
 
     def _all(self) -> dict[str, list[str]]:
         if self._lists is None:
-            self._lists = {name: list(texts) for name, texts in _read(self.files).items()}
+            self._lists = DOCUMENT.read(self.files) or {}
             if any(self._lists.values()):
                 self._distribute(self._lists)
         return self._lists
 
-    def _write(self, lists: Lists) -> None:
-        try:
-            self.files.replace(NAME, json.dumps(lists).encode())
-        except OSError as error:
-            what = f"{self.files}/{NAME}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
-
 
 def _limits(settings: Settings) -> dict[str, int]:
     return {name: settings.columns[name] for name in settings.grouped_columns}
-
-
-def _read(files: Files | Local) -> Lists:
-    try:
-        lists: Lists = json.loads(files.read(NAME))
-        return {str(name): [str(text) for text in texts] for name, texts in lists.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        what = f"{files}/{NAME} is damaged: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
 
 
 def _arrays(lists: Lists) -> dict[str, pa.Array]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
-from service.checkpoint.document import store, unwritable
+from service.checkpoint.document import changing, store
 from service.checkpoint.event_time import NO_LIST
 from service.spark.files import Files, Local
 from service.spark.handed_out import hand_out
@@ -110,12 +110,10 @@ class DeviceLimit:
         except FileNotFoundError:
             content = self._listed(batch)
         store(self.files, f"{FOLDER}/{batch}", content)
-        try:
+        with changing(self.files, FOLDER):
             for name in self.files.names(FOLDER):
                 if name != str(batch):
                     self.files.remove(f"{FOLDER}/{name}")
-        except OSError as error:
-            raise unwritable(self.files, FOLDER, error) from error
         return content
 
     def _listed(self, batch: int) -> bytes:

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from service.errors import CheckpointError, SettingsError
+from service.checkpoint.document import changing, content, damaged
+from service.errors import SettingsError
 from service.settings import Admission, Settings
-from service.spark.files import RESTORE, Local, local, unusable
+from service.spark.files import Local, local
 from state import codec, duplicates
 from state.codec import CodecError
 from state.columns import Bools, Ints
@@ -86,15 +87,12 @@ class SeenKeys:
         memory = duplicates.remember(kept.memory, added, self.floor_ms)
         data = kept.token + codec.pack(b"K", added)
         token, is_due = _token(data), kept.deltas >= MAX_DELTAS
-        try:
+        with changing(files, f"{FOLDER}/{bucket}/{name}"):
             files.replace(f"{FOLDER}/{bucket}/{name}.delta", data)
             if is_due:
                 living = codec.pack(b"K", duplicates.living(memory, self.floor_ms))
                 files.replace(f"{FOLDER}/{bucket}/{name}.base", token + living)
                 _clean(files, bucket, self.place.batch)
-        except OSError as error:
-            what = f"{files}/{FOLDER}/{bucket}/{name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
         _keep(self.checkpoint, bucket, _Kept(self.place, token, memory, 0 if is_due else kept.deltas + 1))
 
 
@@ -120,14 +118,11 @@ def floor_ms(before: EventTime, admission: Admission) -> int:
 def clear(checkpoint: Path, buckets: int, batch: int) -> None:
     """Remove what an attempt before has written for a batch. Raises SetupError."""
     files = Local(checkpoint)
-    try:
+    with changing(files, FOLDER):
         for bucket in range(buckets):
             for name, each in _places(files, bucket):
                 if each.batch >= batch:
                     files.remove(f"{FOLDER}/{bucket}/{name}")
-    except OSError as error:
-        what = f"{files}/{FOLDER}: {error}"
-        raise unusable(what, remedy=RESTORE) from error
 
 
 def forget(checkpoint: str) -> None:
@@ -137,11 +132,8 @@ def forget(checkpoint: str) -> None:
     """
     path = local(checkpoint)
     if path is not None and (path / FOLDER).exists():
-        try:
+        with changing(path, FOLDER):
             shutil.rmtree(path / FOLDER)
-        except OSError as error:
-            what = f"{path / FOLDER}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
 
 
 def stored(checkpoint: Path, bucket: int, batch: int) -> pa.Table:
@@ -170,7 +162,11 @@ def _load(checkpoint: Path, bucket: int, batch: int) -> _Kept:
         return _Kept(None, bytes(_TOKEN_BYTES), Memory(), 0)
     last, last_name = deltas[max(deltas)]
     kept = _CACHE.get((str(checkpoint), bucket))
-    if kept is not None and kept.place == last and kept.token == _token(_read(files, bucket, last_name)):
+    if (
+        kept is not None
+        and kept.place == last
+        and kept.token == _token(content(files, f"{FOLDER}/{bucket}/{last_name}"))
+    ):
         return kept
     base = max((number for kind, number in newest if kind == ".base"), default=-1)
     token, memory = bytes(_TOKEN_BYTES), Memory()
@@ -181,9 +177,8 @@ def _load(checkpoint: Path, bucket: int, batch: int) -> _Kept:
     for name in following:
         before, table = _split(files, bucket, name)
         if before != token:
-            what = f"{files}/{FOLDER}/{bucket}/{name} does not follow the file before it"
-            raise CheckpointError(what, remedy=RESTORE)
-        token = _token(_read(files, bucket, name))
+            raise damaged(files, f"{FOLDER}/{bucket}/{name}", "it does not follow the file before it")
+        token = _token(content(files, f"{FOLDER}/{bucket}/{name}"))
         memory = duplicates.remember(memory, table, 0)
     found = _Kept(last, token, memory, len(following))
     _keep(checkpoint, bucket, found)
@@ -213,21 +208,12 @@ def _places(files: Local, bucket: int) -> Iterator[tuple[str, Place]]:
             yield name, Place(int(batch), int(epoch))
 
 
-def _read(files: Local, bucket: int, name: str) -> bytes:
-    try:
-        return files.read(f"{FOLDER}/{bucket}/{name}")
-    except OSError as error:
-        what = f"{files}/{FOLDER}/{bucket}/{name} cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
-
-
 def _split(files: Local, bucket: int, name: str) -> tuple[bytes, pa.Table]:
-    data = _read(files, bucket, name)
+    data = content(files, f"{FOLDER}/{bucket}/{name}")
     try:
         return data[:_TOKEN_BYTES], codec.unpack(b"K", data[_TOKEN_BYTES:])
     except CodecError as error:
-        what = f"{files}/{FOLDER}/{bucket}/{name} is damaged: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+        raise damaged(files, f"{FOLDER}/{bucket}/{name}", error) from error
 
 
 def _token(data: bytes) -> bytes:

@@ -5,13 +5,15 @@ service/checkpoint/contents.py lists all files. Every error names the file, the 
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from service.errors import CheckpointError, SetupError
+from service.errors import CheckpointError
 from service.spark.files import RESTORE, Local, unusable
 
 _WRITABLE = "Let the service's user write there"
@@ -104,18 +106,21 @@ def content(folder: Readable, name: str, remedy: str = RESTORE) -> bytes:
 
 def store(files: Writable, name: str, data: bytes, *, is_synced: bool = False) -> None:
     """Write a file in full or not at all. Raises CheckpointError, or SetupError for a full disk."""
-    try:
+    with changing(files, name):
         if is_synced and isinstance(files, Local):
             files.replace(name, data, is_synced=True)
         else:
             files.replace(name, data)
+
+
+@contextmanager
+def changing(files: object, name: str) -> Iterator[None]:
+    """Let an OSError of the block name the files that it writes or removes: a CheckpointError, or SetupError for a full disk."""
+    try:
+        yield
     except OSError as error:
-        raise unwritable(files, name, error) from error
-
-
-def unwritable(files: object, name: str, error: Exception) -> CheckpointError | SetupError:
-    """Return the error for a file that cannot be written or removed."""
-    return unusable(f"{files}/{name} cannot be written: {error}", remedy=_WRITABLE)
+        what = f"{files}/{name} cannot be written: {error}"
+        raise unusable(what, remedy=_WRITABLE) from error
 
 
 def unreadable(folder: object, name: str, error: Exception, remedy: str = RESTORE) -> CheckpointError:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from pydantic import PlainSerializer
 
 from service.checkpoint import manifest
-from service.checkpoint.document import Document, unwritable
+from service.checkpoint.document import Document, changing
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
 from service.spark.files import Files, Local
 from service.units import format_time
@@ -262,11 +262,9 @@ class Log:
             manifest.set_format(self.files, versions.format)
         DOCUMENT.write(self.files, versions, f"{FOLDER}/{batch}")
         manifest.set_format(self.files, versions.format)
-        try:
+        with changing(self.files, FOLDER):
             for old in sorted(self.numbers())[:-KEPT]:
                 self.files.remove(f"{FOLDER}/{old}")
-        except OSError as error:
-            raise unwritable(self.files, FOLDER, error) from error
 
     def numbers(self) -> list[int]:
         """Return the batches from which the files are."""

@@ -201,10 +201,8 @@ class Outbox:
 
     def remove(self, name: str) -> None:
         """Remove an entry that was written under a name, and that every outlet has, or another entry has taken."""
-        try:
+        with document.changing(self.files, name):
             self.files.remove(name)
-        except OSError as error:
-            raise document.unwritable(self.files, name, error) from error
 
     def _stored(self, name: str) -> Stored:
         content = document.content(self.files, f"{FOLDER}/{name}")

@@ -347,7 +347,7 @@ def _root(query: StreamingQuery | None, settings: Settings | None) -> str:
         return settings.service.checkpoint
     if query is None:
         return ""
-    return jvm.checkpoint(query)
+    return jvm.checkpoint(jvm.query(query))
 
 
 def _path(root: str) -> str:

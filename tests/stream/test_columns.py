@@ -130,13 +130,13 @@ def test_a_writer_that_is_fenced_decides_nothing(spark, tmp_path):
 
     def fence():
         # The successor has decided while this writer was frozen.
-        Local(tmp_path).replace(column_values.NAME, b'{"line": ["first"]}')
+        Local(tmp_path).replace(column_values.DOCUMENT.name, b'{"line": ["first"]}')
         what = "fenced"
         raise FencedError(what)
 
     with pytest.raises(FencedError):
         values.decide({"line": ["late"]}, fence)
-    assert json.loads((tmp_path / column_values.NAME).read_text()) == {"line": ["first"]}
+    assert json.loads((tmp_path / column_values.DOCUMENT.name).read_text()) == {"line": ["first"]}
 
 
 def test_more_values_than_one_report_has_are_all_decided(spark, tmp_path):
@@ -222,7 +222,7 @@ def test_a_recomputation_decides_as_the_stream_did(spark, tmp_path):
 
 
 def test_a_recomputation_has_no_more_keys_than_the_limit_allows(tmp_path):
-    Local(tmp_path).replace(column_values.NAME, json.dumps({"line": ["l1", "l2"]}).encode())
+    Local(tmp_path).replace(column_values.DOCUMENT.name, json.dumps({"line": ["l1", "l2"]}).encode())
     known = column_values.stored(settings(tmp_path, limit=5), Local(tmp_path))
 
     def keys(*unlisted):

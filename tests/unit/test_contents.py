@@ -31,7 +31,7 @@ NAMES = [
     *(f"{event_time.FOLDER}/{name}" for name in ("7", "7.unread", event_time.AHEAD)),
     f"{view_versions.FOLDER}/7",
     beginnings.DOCUMENT.name,
-    column_values.NAME,
+    column_values.DOCUMENT.name,
     f"{device_limit.FOLDER}/7",
     f"{seen_keys.FOLDER}/3/7-1.delta",
     f"{seen_keys.FOLDER}/3/7-1.base",
@@ -76,6 +76,7 @@ WRITTEN = {
     schema_store.DOCUMENT: """{"format": 1, "decided": 3, "refused": {"7": 99}, "all": false,
         "since": {"1": {}, "2": {"readings": {"0": 4}}}}""",
     outbox.TERM: "12",
+    column_values.DOCUMENT: """{"line": ["l1", "l2"]}""",
 }
 """What the version without `Document` writes: each of both must start on a checkpoint of the other one."""
 

@@ -21,11 +21,10 @@ class Planned(NamedTuple):
 def planned(spark: SparkSession, query_name: str, batch: int) -> Planned:
     """Return the plan of the running batch. Raises QueryError, and CheckpointError if the offset log lacks it."""
     handle = _active(spark, query_name)
-    execution = handle.streamingQuery()
-    folder = opened(spark, str(execution.resolvedCheckpointRoot()))
+    folder = opened(spark, jvm.checkpoint(handle))
     end, at_ms = offset_log.plan(folder, batch)
     if handle.lastProgress() is None:
-        _fetch_latest_offsets(execution, end)
+        _fetch_latest_offsets(handle.streamingQuery(), end)
     return Planned(offset_log.ends(folder, batch - 1), end, at_ms)
 
 

@@ -1,6 +1,7 @@
 """The JVM and the Java objects behind PySpark's: private fields of PySpark 4.1.4, and objects that Spark does not document."""
 
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark import SparkContext
 from pyspark.java_gateway import ensure_callback_server_started
@@ -51,9 +52,9 @@ def query(handle: StreamingQuery) -> Any:
     return _private(handle, "_jsq")
 
 
-def checkpoint(handle: StreamingQuery) -> str:
-    """Return the folder of a query's checkpoint."""
-    return str(query(handle).streamingQuery().resolvedCheckpointRoot())
+def checkpoint(java_query: Any) -> str:
+    """Return the folder of a query's checkpoint. Spark keeps it as a URI, in which a space is %20."""
+    return unquote(str(java_query.streamingQuery().resolvedCheckpointRoot()))
 
 
 def throwable(error: BaseException) -> Any:
