@@ -134,6 +134,22 @@ MUTATIONS = (
         (_OURS_ALONE,),
     ),
     Mutation(
+        "files-for-all",
+        "a command leaves the modes of its files to the shell's umask",
+        "another user of the host reads the passwords of the settings, and what devices have sent",
+        ("P9",),
+        (Edit("service/cli/entry.py", "    os.umask(0o077)\n", ""),),
+        ("tests/unit/test_private_processes.py::test_the_settings_are_private_from_their_first_byte",),
+    ),
+    Mutation(
+        "current-folder-imported",
+        "the dashboard's command for rejects imports from the current folder",
+        "whoever can write there runs code as the user of the dashboard",
+        ("P9",),
+        (Edit("service/commands/dashboard.py", '"-P", "-m", "service.cli"', '"-m", "service.cli"'),),
+        ("tests/unit/test_private_processes.py::test_the_dashboard_runs_nothing_of_the_folder_where_it_is_started",),
+    ),
+    Mutation(
         "secret-submitted",
         "deploy/submit sends passwords with the rest of its environment",
         "the master keeps them in its recovery directory",
