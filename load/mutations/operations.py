@@ -8,6 +8,9 @@ _OURS_ALONE = (
     "tests/integration/test_end_to_end.py::"
     "test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours"
 )
+_SILENT = (
+    "tests/unit/test_server.py::test_a_silent_connection_gives_way_to_one_more_and_connections_with_a_request_do_not"
+)
 
 MUTATIONS = (
     Mutation(
@@ -162,10 +165,43 @@ MUTATIONS = (
         "the metrics port takes as many connections as come",
         "whoever reaches it takes a thread with each",
         ("P9",),
-        (Edit("service/monitoring/server.py", "if not self._free.acquire(blocking=False):", "if False:"),),
+        (Edit("service/monitoring/server.py", "len(self._answering) >= CONNECTIONS", "len(self._answering) < 0"),),
+        (_SILENT,),
+    ),
+    Mutation(
+        "silent-connections-stay",
+        "the metrics port refuses the newest connection, not one that is silent",
+        "32 silent connections of one client hold the port, and a pod's liveness probe fails",
+        ("P9",),
+        (Edit("service/monitoring/server.py", "next(iter(self._waiting), None) if is_full else None", "None"),),
+        (_SILENT,),
+    ),
+    Mutation(
+        "any-host-answered",
+        "the metrics port answers under every name",
+        "a page of another site whose name leads to this address reads what the service shows",
+        ("P9",),
         (
-            "tests/unit/test_server.py::"
-            "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
+            Edit("service/monitoring/server.py", "        return not foreign\n", "        return True\n"),
+            Edit("service/monitoring/server.py", "        if foreign:\n", "        if False:\n"),
+        ),
+        ("tests/unit/test_server.py::test_a_page_of_another_site_that_calls_this_address_its_own_reads_nothing",),
+    ),
+    Mutation(
+        "signatures-shown",
+        "the log and the archive have the parameters of URLs as they are",
+        "whoever reads them has the right that ?sig= gives",
+        ("P9",),
+        (
+            Edit(
+                "service/redaction.py",
+                "    text = _PARAMETER.sub(lambda found: found[0].removesuffix(found[1]) + MASK, text)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/unit/test_redaction.py::test_what_is_a_secret_by_its_form_is_in_no_log",
+            "tests/unit/test_support.py::test_no_canary_is_in_the_archive_or_on_the_screen",
         ),
     ),
     Mutation(
