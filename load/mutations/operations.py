@@ -169,6 +169,54 @@ MUTATIONS = (
         (_SILENT,),
     ),
     Mutation(
+        "dashboard-holds-silence",
+        "the dashboard refuses the newest connection, not one that is silent",
+        "whoever opens as many connections as it takes shuts the page",
+        ("P9",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/connections.py",
+                "oldest = next(iter(self.waiting.values()))",
+                "oldest = line",
+            ),
+        ),
+        (
+            "clients/dashboard/tests/test_dashboard_connections.py::"
+            "test_the_connection_that_has_waited_longest_gives_way_and_one_with_a_request_does_not",
+        ),
+    ),
+    Mutation(
+        "cookie-outlives-logout",
+        "the dashboard's logout removes the cookie from the browser alone",
+        "whoever has copied the cookie sees the pages",
+        ("P9",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/security.py",
+                "sessions.end(cookie_of(request.headers))",
+                "pass",
+            ),
+        ),
+        ("clients/dashboard/tests/test_dashboard_security.py::test_a_token_is_asked_for_and_kept_by_the_browser",),
+    ),
+    Mutation(
+        "wrong-tokens-by-connection",
+        "the dashboard looks at as many tokens as a client sends",
+        "a token that people can remember is found",
+        ("P9",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/security.py",
+                "        if self.wait_s(client):\n",
+                "        if False:\n",
+            ),
+        ),
+        (
+            "clients/dashboard/tests/test_dashboard_security.py::"
+            "test_a_client_with_many_wrong_tokens_waits_whatever_its_connections",
+        ),
+    ),
+    Mutation(
         "silent-connections-stay",
         "the metrics port refuses the newest connection, not one that is silent",
         "32 silent connections of one client hold the port, and a pod's liveness probe fails",

@@ -75,7 +75,7 @@ class _Http(ThreadingWSGIServer):
     """
 
     request_queue_size = 128
-    """Connections that wait to be accepted. With the default, 5, a burst makes a probe's connect wait a second for TCP to repeat."""
+    """Connections that wait to be accepted. With the default, 5, a burst makes a probe wait a second until TCP connects again."""
 
     def __init__(self, address: tuple[str, int], pages: "WSGIApplication", hosts: set[str]) -> None:
         self._hosts = hosts
