@@ -157,7 +157,7 @@ MUTATIONS = (
         "deploy/submit sends passwords with the rest of its environment",
         "the master keeps them in its recovery directory",
         ("P9",),
-        (Edit("deploy/submit", "if value and (found or", "if False and (found or"),),
+        (Edit("deploy/submit", "if value and found:", "if False:"),),
         ("tests/unit/test_deploy_scripts.py::test_a_submission_with_a_secret_in_a_variable_is_refused",),
     ),
     Mutation(

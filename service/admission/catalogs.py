@@ -19,7 +19,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.admission import protobuf
+from service.admission import avro_types, protobuf
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
@@ -149,11 +149,14 @@ def new_catalog(
 
     def check(schema: Mapping[str, Any]) -> None:
         try:
+            avro_types.bounded(schema)
             jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             msg = f"is no Avro schema: {cause.getMessage()}"
             raise SchemaError(msg) from error
+        except RecursionError as error:
+            raise SchemaError(avro_types.TOO_NESTED) from error
 
     try:
         return Catalogs.of(settings, Files(spark, settings.service.checkpoint), check, count)

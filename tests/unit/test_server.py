@@ -36,6 +36,8 @@ def answer(line: socket.socket) -> bytes:
     return b"".join(iter(lambda: line.recv(1000), b""))
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 def test_a_silent_connection_gives_way_to_one_more_and_connections_with_a_request_do_not(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +68,8 @@ def test_a_silent_connection_gives_way_to_one_more_and_connections_with_a_reques
             assert line.recv(100).startswith(b"HTTP/1.0 200")
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_S", 0.5)
     began = time.monotonic()
@@ -144,6 +148,8 @@ def test_prometheus_finds_the_pages_by_address_and_by_the_names_of_the_settings(
         running.close()
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "host",
     [
@@ -168,10 +174,14 @@ def test_a_page_of_another_site_that_calls_this_address_its_own_reads_nothing(po
     assert b"epoch" not in refused
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 def test_a_second_host_in_a_request_does_not_help(port: int) -> None:
     assert get(port, "Host: localhost", "Host: evil.example").startswith(b"HTTP/1.0 421")
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "head", [["X: " + "x" * 20_000], [f"X{number}: {'x' * 1_000}" for number in range(90)], ["X:"] * 5_000]
 )

@@ -22,6 +22,7 @@ from tidemark_dashboard.command import Bounded
 from tidemark_dashboard.connections import most
 from tidemark_dashboard.options import Options
 
+pytestmark = pytest.mark.hostile
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -35,6 +36,7 @@ def has_ended(line: socket.socket) -> bool:
     return True
 
 
+@pytest.mark.quick
 def test_the_connection_that_has_waited_longest_gives_way_and_one_with_a_request_does_not(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,6 +55,7 @@ def test_the_connection_that_has_waited_longest_gives_way_and_one_with_a_request
         assert httpx2.get(f"{served.url}/healthz").status_code == 200
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     "start",
     [
@@ -87,6 +90,7 @@ def has_raised(ask: object) -> bool:
         return True
 
 
+@pytest.mark.quick
 def test_who_does_not_read_an_answer_has_its_time(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 1.0)
     with serving(options) as served, socket.create_connection(("127.0.0.1", port_of(served.url)), 30) as line:
@@ -97,6 +101,7 @@ def test_who_does_not_read_an_answer_has_its_time(options: Options, monkeypatch:
         wait(lambda: not served.listener.lines, "the connection ends")
 
 
+@pytest.mark.quick
 def test_a_head_that_is_too_large_is_refused(options: Options) -> None:
     """As much as one read brings is taken: 256 KiB in asyncio."""
     with serving(options) as served:
@@ -110,6 +115,7 @@ def test_a_head_that_is_too_large_is_refused(options: Options) -> None:
         assert httpx2.get(f"{served.url}/healthz").status_code == 200
 
 
+@pytest.mark.quick
 def test_the_log_has_a_bounded_number_of_lines() -> None:
     bounded = Bounded()
     records = [logging.makeLogRecord({"msg": "line %d", "args": (number,)}) for number in range(10_000)]
@@ -142,7 +148,6 @@ def answers(port: int) -> bool:
     return False
 
 
-@pytest.mark.hostile
 @pytest.mark.parametrize("files", [256, 1_024])
 def test_five_thousand_silent_connections_neither_shut_the_page_nor_fill_its_log(
     shared_server: Server, tmp_path: Path, files: int

@@ -210,6 +210,8 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Opt
             assert answer.headers["location"] == "/"
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 def test_a_client_with_many_wrong_tokens_waits_whatever_its_connections(
     options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
