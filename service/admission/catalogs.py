@@ -149,14 +149,15 @@ def new_catalog(
 
     def check(schema: Mapping[str, Any]) -> None:
         try:
-            avro_types.bounded(schema)
             jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+            avro_types.bounded(schema)
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             msg = f"is no Avro schema: {cause.getMessage()}"
             raise SchemaError(msg) from error
-        except RecursionError as error:
-            raise SchemaError(avro_types.TOO_NESTED) from error
+        except (AttributeError, KeyError, RecursionError, TypeError) as error:  # of a form that Avro's parser lets pass
+            msg = f"is a schema whose types cannot be followed: {error!r}"
+            raise SchemaError(msg) from error
 
     try:
         return Catalogs.of(settings, Files(spark, settings.service.checkpoint), check, count)

@@ -112,7 +112,7 @@ class Client:
                 avro_types.require_shallow(schema_document)
         except RegistryError:
             raise
-        except (KeyError, ValueError, TypeError, SchemaError, RecursionError) as error:
+        except (AttributeError, KeyError, ValueError, TypeError, SchemaError, RecursionError) as error:
             text = str(error) if isinstance(error, SchemaError) else repr(error)
             msg = f"{self}: {what} cannot be read: {text}"
             raise SchemaError(msg) from error

@@ -19,9 +19,9 @@ from service.admission import avro_types, registry
 from service.admission.registry import Client
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_store import SchemaStore
-from service.checkpoint.logs import Position
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
+from service.spark.internals.offset_log import Position
 from tests.unit.test_schema_catalog import AT, FIELDS, Files, make, schema
 
 pytestmark = [pytest.mark.hostile, pytest.mark.quick]

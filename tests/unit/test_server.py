@@ -173,6 +173,9 @@ def test_a_page_of_another_site_that_calls_this_address_its_own_reads_nothing(po
     refused = get(port, f"Host: {host}")
     assert refused.startswith(b"HTTP/1.0 421"), refused[:80]
     assert b"epoch" not in refused
+    with socket.create_connection((HOST, port), 30) as line:
+        line.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
+        assert b"".join(iter(lambda: line.recv(1_000), b"")).endswith(b'{"healthy": true}\n'), "a probe needs no name"
 
 
 @pytest.mark.hostile

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -113,6 +114,32 @@ def test_a_head_that_is_too_large_is_refused(options: Options) -> None:
                     answer = line.recv(1_000)
                 assert answer[:12] in {b"", b"HTTP/1.1 400"}
         assert httpx2.get(f"{served.url}/healthz").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.mark.quick
+def test_a_handshake_that_does_not_come_holds_no_place(
+    options: Options, tls: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark_dashboard.command.most", lambda: 20)
+    secure = replace(options, certificate=tls[0], key=tls[1])
+    with serving(secure) as served, ExitStack() as stack:
+        address = "127.0.0.1", port_of(served.url)
+        silent = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(60)]
+        answer = httpx2.get(f"https://127.0.0.1:{address[1]}/healthz", verify=False)
+        assert answer.status_code == 200
+        assert has_ended(silent[0])
+        monkeypatch.setattr(connections, "HEAD_S", 0.5)
+        assert has_ended(stack.enter_context(socket.create_connection(address, 30)))
 
 
 @pytest.mark.quick

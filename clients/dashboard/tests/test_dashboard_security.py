@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from world import Answers, World
 
@@ -19,7 +21,7 @@ from load.fleet.payloads import PAGE, TERMINAL
 from tidemark_dashboard import runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
-from tidemark_dashboard.security import Sessions, Token
+from tidemark_dashboard.security import Sessions, Token, cookie_of
 from tidemark_dashboard.service import Service
 
 ROOT = Path(__file__).parents[3]
@@ -240,6 +242,15 @@ def test_a_client_with_many_wrong_tokens_waits_whatever_its_connections(
     assert [ask("2001:db8:0:1:ffff::9", secret), ask("2001:db8:0:2::1", secret)] == [429, 200], "IPv6 by its network"
     now_s[0] += security.WRONG_IN_S
     assert ask("192.0.2.1", secret) == 200
+
+
+def test_a_cookie_of_any_form_takes_no_time() -> None:
+    """http.cookies took ten seconds for the first one, which needs no token (CVE-2024-7592)."""
+    began = time.monotonic()
+    for cookie in ('tidemark="' + '\\"' * 120_000 + '"', "tidemark=;" * 25_000, "=;" * 100_000, "tidemark"):
+        assert cookie_of(Headers({"cookie": cookie})) in {cookie.partition("=")[2], ""}
+    assert time.monotonic() - began < 5
+    assert cookie_of(Headers({"cookie": "a=b; tidemark=the-one; tidemark=x"})) == "the-one"
 
 
 def test_what_is_remembered_of_clients_is_bounded() -> None:
