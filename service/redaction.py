@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 MASK = "***"
 _SHORTEST = 4
 """Shorter secrets are not replaced: they would take letters out of every line."""
-_LOGIN = re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\"]{0,500}:[^/\s@'\"]{0,500}@", re.IGNORECASE)
+_LOGIN = re.compile(
+    r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\":]{0,500}:(?:(?!\d{1,5}[/?#,])[^\s'\",;]{0,500}|[^/\s@'\"]{0,500})@"
+    r"|(\bjdbc:oracle:[a-z0-9]{0,20}:)[^/\s@'\"]{0,500}/[^\s'\",;]{0,500}@",
+    re.IGNORECASE,
+)
+"""user:password of a URL, where the password may have / and @ although it should not, and Oracle's user/password."""
 _NAME = (
-    r"(?:password|passwd|\bpwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info)"
+    r"(?:password|passwd|\bpwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info"
+    r"|(?:access|account|shared)[._-]?key)"
     r"[\w.-]{0,80}"
 )
 """A name that says secret, from the word on. Lengths are limited, so that a long line takes no quadratic time."""
@@ -23,15 +29,34 @@ _ASSIGNED = re.compile(
     rf"""({_NAME}\\?["']?\s*[=:]\s*)(?:(\\?")[^"]*?(\\?")|(')[^']*(')|[^\s,;&"'{{}}()[\]]+)""", re.IGNORECASE
 )
 """Such a name with its value: in quotes, in quotes that JSON has escaped, or up to a space or a separator."""
-_PLACES = (".location", ".file", ".url")
-"""Ends of names of options whose values say where a secret is, such as `ssl.key.location`."""
+_SPACED = re.compile(
+    rf"({_NAME})([ \t]{{1,80}})"
+    r"(?!(?:a|and|are|at|by|cannot|for|from|has|in|is|may|must|needs|no|not|of|on|or|that|the|to|was|which|with)\b)[^\s\"',;]+",
+    re.IGNORECASE,
+)
+"""Such a name with its value after a space, as a command line and a file of properties have it."""
+_BEFORE = re.compile(r"[\w.-]{0,80}\Z")
+_PLACE = re.compile(r"(?:file|location|path|url)\s*$", re.IGNORECASE)
+"""The end of a name whose value says where a secret is, such as `ssl.key.location`."""
 _WITHIN = re.compile(rf"""{_NAME}\s*[=:]\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s,;&"'{{}}()[\]]+))""", re.IGNORECASE)
 """Such a name in the value of an option, with its value: JAAS escapes quotes by a backslash."""
 _PLAIN = re.compile(r"true|false|\d{1,9}", re.IGNORECASE)
 """A switch or a time, such as of `tokenauth` or `tokenlifetime`: *** in its place would spoil every text."""
-_LOGIN_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s@'\":]{0,500}:([^/\s@'\"]{1,500})@", re.IGNORECASE)
-_PARAMETER = re.compile(rf"[?&;][\w.-]{{0,40}}{_NAME}=([^&;#]+)", re.IGNORECASE)
-_HEADER = re.compile(r"\b(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:(?:basic|bearer)\s+)?[^\s\"',]+", re.IGNORECASE)
+_LOGIN_PASSWORD = re.compile(
+    r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s@'\":]{0,500}:((?!\d{1,5}[/?#,])[^\s'\",;]{1,500}|[^/\s@'\"]{1,500})@"
+    r"|\bjdbc:oracle:[a-z0-9]{0,20}:[^/\s@'\"]{0,500}/([^\s'\",;]{1,500})@",
+    re.IGNORECASE,
+)
+_PARAMETER = re.compile(rf"[?&;](?:[\w.-]{{0,40}}(?:{_NAME}|signature)|sig|pass|code)=([^&;#\s\"']+)", re.IGNORECASE)
+"""A secret of a URL. `sig` and `signature` are the right itself, as in addresses of Azure, S3 and Google for one file."""
+_HEADER = re.compile(
+    r"\b((?:proxy-)?authorization\\?[\"']?\s*[=:,]\s*(?:b(?=[\"']))?\\?[\"']?)(?:(?:basic|bearer|digest|negotiate)\s+)?[^\s\"',]+"
+    r"|\b((?:set-)?cookie\\?[\"']?\s*[=:,]\s*(?:b(?=[\"']))?\\?[\"']?)[^\r\n\"']+",
+    re.IGNORECASE,
+)
+"""Of a cookie all: what a site calls its own is no name that says secret."""
+_SIGNED = re.compile(r"\beyJ[\w-]{8,4000}\.eyJ[\w-]{8,4000}\.[\w-]{0,4000}")
+"""A JSON Web Token, which is a login for as long as it is valid."""
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 
 
@@ -45,16 +70,19 @@ def secrets_of(settings: "Settings") -> list[str]:
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:
-    """Return a text with *** in the place of each secret, and of a user and password in a URL."""
+    """Return a text with *** in the place of each secret, and of what is one by its form: a login or a signature in a URL, the
+    headers for logins and cookies, a signed token, a private key.
+    """
     for secret in secrets:
         text = text.replace(secret, MASK)
-    return _LOGIN.sub(rf"\1{MASK}@", text)
+    text = _PRIVATE_KEY.sub(MASK, _LOGIN.sub(rf"\1\2{MASK}@", text))
+    text = _PARAMETER.sub(lambda found: found[0].removesuffix(found[1]) + MASK, text)
+    return _SIGNED.sub(MASK, _HEADER.sub(rf"\1\2{MASK}", text))
 
 
 def stripped(text: str, secrets: Sequence[str]) -> str:
-    """`redacted`, for texts that leave the machine: also without values that names such as `password=` call secret, and keys."""
-    text = _PRIVATE_KEY.sub(MASK, redacted(text, secrets))
-    return _HEADER.sub(rf"\1{MASK}", _ASSIGNED.sub(_masked, text))
+    """`redacted`, for texts that leave the machine: also without values that names such as `password=` call secret."""
+    return _SPACED.sub(_masked_option, _ASSIGNED.sub(_masked, redacted(text, secrets)))
 
 
 def is_secret(option: str, value: str) -> bool:
@@ -69,13 +97,23 @@ def has_secret(text: str) -> bool:
 
 def _says_secret(option: str) -> bool:
     """Whether the value of an option of this name is a secret."""
-    return bool(_OPTION.search(option)) and not option.endswith(_PLACES)
+    return bool(_OPTION.search(option)) and not _PLACE.search(option)
 
 
 def _masked(assigned: re.Match[str]) -> str:
     """The assignment with *** for its value, in the quotes that it has."""
     name, *quotes = assigned.groups(default="")
+    if _PLACE.search(name.rstrip(" =:\"'\\\t")):
+        return assigned[0]
     return f"{name}{quotes[0]}{quotes[2]}{MASK}{quotes[1]}{quotes[3]}"
+
+
+def _masked_option(option: re.Match[str]) -> str:
+    """The option with *** for its value, if its name has a dot or begins with --: other names are words of a sentence."""
+    before = _BEFORE.search(option.string, max(0, option.start() - 80), option.start())
+    name = (before[0] if before else "") + option[1]
+    is_option = ("." in name or name.startswith("--")) and not _PLACE.search(name)
+    return f"{option[1]}{option[2]}{MASK}" if is_option else option[0]
 
 
 def _secrets(settings: "Settings") -> Iterator[str]:
@@ -90,6 +128,8 @@ def _secrets(settings: "Settings") -> Iterator[str]:
             elif name == "options":
                 for key, each in value.items():
                     yield from _of_option(key, str(each))
+            elif name == "query":  # of a reference, which may name another database with its login
+                yield from _of_option(name, value)
             elif isinstance(value, str) and ":" in value:
                 yield from _of_address(value)
             elif name == "password_file" and value is not None:
@@ -114,7 +154,8 @@ def _of_option(name: str, value: str) -> Iterator[str]:
 
 
 def _of_address(text: str) -> Iterator[str]:
-    yield from _LOGIN_PASSWORD.findall(text)
+    for login in _LOGIN_PASSWORD.findall(text):
+        yield from login
     yield from _PARAMETER.findall(text)
 
 

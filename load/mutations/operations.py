@@ -8,6 +8,9 @@ _OURS_ALONE = (
     "tests/integration/test_end_to_end.py::"
     "test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_java_options_to_ours"
 )
+_SILENT = (
+    "tests/unit/test_server.py::test_a_silent_connection_gives_way_to_one_more_and_connections_with_a_request_do_not"
+)
 
 MUTATIONS = (
     Mutation(
@@ -134,11 +137,27 @@ MUTATIONS = (
         (_OURS_ALONE,),
     ),
     Mutation(
+        "files-for-all",
+        "a command leaves the modes of its files to the shell's umask",
+        "another user of the host reads the passwords of the settings, and what devices have sent",
+        ("P9",),
+        (Edit("service/cli/entry.py", "    os.umask(0o077)\n", ""),),
+        ("tests/unit/test_private_processes.py::test_the_settings_are_private_from_their_first_byte",),
+    ),
+    Mutation(
+        "current-folder-imported",
+        "the dashboard's command for rejects imports from the current folder",
+        "whoever can write there runs code as the user of the dashboard",
+        ("P9",),
+        (Edit("service/commands/dashboard.py", '"-P", "-m", "service.cli"', '"-m", "service.cli"'),),
+        ("tests/unit/test_private_processes.py::test_the_dashboard_runs_nothing_of_the_folder_where_it_is_started",),
+    ),
+    Mutation(
         "secret-submitted",
         "deploy/submit sends passwords with the rest of its environment",
         "the master keeps them in its recovery directory",
         ("P9",),
-        (Edit("deploy/submit", "if value and (found or", "if False and (found or"),),
+        (Edit("deploy/submit", "if value and found:", "if False:"),),
         ("tests/unit/test_deploy_scripts.py::test_a_submission_with_a_secret_in_a_variable_is_refused",),
     ),
     Mutation(
@@ -146,10 +165,91 @@ MUTATIONS = (
         "the metrics port takes as many connections as come",
         "whoever reaches it takes a thread with each",
         ("P9",),
-        (Edit("service/monitoring/server.py", "if not self._free.acquire(blocking=False):", "if False:"),),
+        (Edit("service/monitoring/server.py", "len(self._answering) >= CONNECTIONS", "len(self._answering) < 0"),),
+        (_SILENT,),
+    ),
+    Mutation(
+        "dashboard-holds-silence",
+        "the dashboard refuses the newest connection, not one that is silent",
+        "whoever opens as many connections as it takes shuts the page",
+        ("P9",),
         (
-            "tests/unit/test_server.py::"
-            "test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered",
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/connections.py",
+                "oldest = next(iter(self.waiting.values()))",
+                "oldest = line",
+            ),
+        ),
+        (
+            "clients/dashboard/tests/test_dashboard_connections.py::"
+            "test_the_connection_that_has_waited_longest_gives_way_and_one_with_a_request_does_not",
+        ),
+    ),
+    Mutation(
+        "cookie-outlives-logout",
+        "the dashboard's logout removes the cookie from the browser alone",
+        "whoever has copied the cookie sees the pages",
+        ("P9",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/security.py",
+                "sessions.end(cookie_of(request.headers))",
+                "pass",
+            ),
+        ),
+        ("clients/dashboard/tests/test_dashboard_security.py::test_a_token_is_asked_for_and_kept_by_the_browser",),
+    ),
+    Mutation(
+        "wrong-tokens-by-connection",
+        "the dashboard looks at as many tokens as a client sends",
+        "a token that people can remember is found",
+        ("P9",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/security.py",
+                "        if self.wait_s(client):\n",
+                "        if False:\n",
+            ),
+        ),
+        (
+            "clients/dashboard/tests/test_dashboard_security.py::"
+            "test_a_client_with_many_wrong_tokens_waits_whatever_its_connections",
+        ),
+    ),
+    Mutation(
+        "silent-connections-stay",
+        "the metrics port refuses the newest connection, not one that is silent",
+        "32 silent connections of one client hold the port, and a pod's liveness probe fails",
+        ("P9",),
+        (Edit("service/monitoring/server.py", "next(iter(self._waiting), None) if is_full else None", "None"),),
+        (_SILENT,),
+    ),
+    Mutation(
+        "any-host-answered",
+        "the metrics port answers under every name",
+        "a page of another site whose name leads to this address reads what the service shows",
+        ("P9",),
+        (
+            Edit("service/monitoring/server.py", "        return not foreign\n", "        return True\n"),
+            Edit("service/monitoring/server.py", "        if foreign:\n", "        if False:\n"),
+        ),
+        ("tests/unit/test_server.py::test_a_page_of_another_site_that_calls_this_address_its_own_reads_nothing",),
+    ),
+    Mutation(
+        "signatures-shown",
+        "the log and the archive have the parameters of URLs as they are",
+        "whoever reads them has the right that ?sig= gives",
+        ("P9",),
+        (
+            Edit(
+                "service/redaction.py",
+                "    text = _PARAMETER.sub(lambda found: found[0].removesuffix(found[1]) + MASK, text)\n",
+                "",
+            ),
+        ),
+        (
+            "tests/unit/test_redaction.py::test_what_is_a_secret_by_its_form_is_in_no_log",
+            "tests/unit/test_support.py::test_no_canary_is_in_the_archive_or_on_the_screen",
         ),
     ),
     Mutation(

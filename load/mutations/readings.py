@@ -12,6 +12,43 @@ _SCRIPTS = "tests/stream/test_pass.py::"
 
 MUTATIONS = (
     Mutation(
+        "answer-read-whole",
+        "an answer of the registry has no limit",
+        "whoever may register a schema takes the memory of the driver",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/registry.py",
+                "                if size > MAX_BYTES:\n",
+                "                if size < 0:\n",
+            ),
+        ),
+        ("tests/unit/test_hostile_schemas.py::test_an_answer_of_300_megabytes_is_not_read",),
+    ),
+    Mutation(
+        "bad-schema-ends-the-service",
+        "a version of a subject that cannot be read fails the subject",
+        "whoever may register a schema stops the service, or all of its new schemas",
+        ("P6",),
+        (Edit("service/admission/registry.py", "                if refuse is None:\n", "                if True:\n"),),
+        (
+            "tests/unit/test_hostile_schemas.py::test_a_start_goes_on_without_a_schema_that_is_unusable[nested]",
+            "tests/unit/test_hostile_schemas.py::"
+            "test_a_schema_that_is_registered_while_the_service_runs_is_unusable_and_the_next_is_decoded[nested]",
+        ),
+    ),
+    Mutation(
+        "references-by-every-way",
+        "a schema is put in again by every way that leads to it",
+        "a few schemas that refer to one another twice take exponential time",
+        ("P6",),
+        (Edit("service/admission/avro_types.py", "        self._left -= 1\n", ""),),
+        (
+            "tests/unit/test_hostile_schemas.py::"
+            "test_types_that_contain_themselves_are_found_in_time_that_grows_with_the_types",
+        ),
+    ),
+    Mutation(
         "filtered-not-counted",
         "records that the input's filter does not let in are dropped without being counted",
         "nobody can tell a filtered record from a lost one",

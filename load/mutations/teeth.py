@@ -117,7 +117,7 @@ def pytest(tree: Path, tests: Iterable[str], limit_s: float = _LIMIT_S) -> Ran:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     environment = {
         **os.environ,
-        "PYTHONPATH": str(tree),
+        "PYTHONPATH": os.pathsep.join(map(str, (tree, *tree.glob("clients/*/src")))),
         # A mutated file may have the size and second of the original: its bytecode must not be taken for the other's.
         "PYTHONDONTWRITEBYTECODE": "1",
         "TIDEMARK_JARS": os.environ.get("TIDEMARK_JARS") or str(ROOT / ".build" / "jars"),

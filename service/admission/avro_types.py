@@ -4,7 +4,11 @@ A name without a dot is in the namespace of the type around it (Avro 1.12, "Name
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
+
+from service.errors import SchemaError
 
 TIMESTAMPS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
 """Logical types of which Spark makes a timestamp (4.1.1); decode.py reads those without a zone as UTC."""
@@ -14,6 +18,10 @@ MAX_LEVELS = 128
 """The most records in one another, in a type that contains itself."""
 TOO_DEEP = "tidemark.too_deep"
 """The type of the level after MAX_LEVELS: its field is a union without branches, so that no bytes can be decoded."""
+MAX_NODES = 100_000
+"""Types and names of types in a schema once its references are in it, and its endless types have their levels."""
+MAX_NESTED = 200
+"""Lists and objects in one another, in the JSON of a schema. json and the walks through a schema call themselves for each."""
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _COMPLEX = _NAMED | {"array", "map"}
 
@@ -42,10 +50,15 @@ def definitions(schema: Any) -> dict[str, Any]:
 
 
 def inline(schema: Any, parts: Mapping[str, Any]) -> Any:
-    """Return `schema` with the schemas `parts` put in where it refers to them: each in full once, after that by name."""
+    """Return `schema` with the schemas `parts` put in where it refers to them: each in full once, after that by name.
+
+    Raises SchemaError for more than MAX_NODES.
+    """
     defined: set[str] = set()
+    count = _Budget()
 
     def walk(node: Any, namespace: str) -> Any:
+        count.take()
         if isinstance(node, list):
             return [walk(each, namespace) for each in node]
         if isinstance(node, str):
@@ -148,18 +161,20 @@ def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Avro's reader in the JVM skips fields by recursion: 13,000 levels, which 65 KB hold, end the process with a StackOverflowError
     (Avro 1.12). A type that contains itself gets a name for each level, but for the outermost, and TOO_DEEP after the last level.
+    Raises SchemaError for more than MAX_NODES.
     """
     parts = definitions(schema)
-    below = {name: {*_named_in(part.get("fields", ()), namespace_of(name), parts)} for name, part in parts.items()}
-    for _ in below:  # as often as a chain of types may be long
-        below = {name: names.union(*(below[each] for each in names)) for name, names in below.items()}
-    endless = {name for name, names in below.items() if any(each in below[each] for each in {name, *names})}
+    endless = _endless(
+        {name: {*_named_in(part.get("fields", ()), namespace_of(name), parts)} for name, part in parts.items()}
+    )
     if not endless:
         return schema
     defined: set[str] = set()
     outermost: dict[str, int] = {}
+    count = _Budget()
 
     def walk(node: Any, namespace: str, level: int) -> Any:
+        count.take()
         if isinstance(node, list):
             return [walk(each, namespace, level) for each in node]
         if isinstance(node, str):
@@ -186,6 +201,46 @@ def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
     outer: Mapping[str, Any] = walk(schema, "", 0)
     return outer
+
+
+def require_shallow(document: Any) -> None:
+    """Raise SchemaError for a document of JSON with more than MAX_NESTED lists and objects in one another."""
+    level = [document]
+    for _ in range(MAX_NESTED):
+        level = [each for node in level for each in (node.values() if isinstance(node, dict) else node)]
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise SchemaError(TOO_NESTED)
+
+
+TOO_NESTED = f"it has more than {MAX_NESTED} lists and objects in one another"
+
+
+class _Budget:
+    """Counts what a walk through a schema visits."""
+
+    def __init__(self) -> None:
+        self._left = MAX_NODES
+
+    def take(self) -> None:
+        """Raises SchemaError after MAX_NODES."""
+        self._left -= 1
+        if self._left < 0:
+            msg = f"it has more than {MAX_NODES} types with all that it refers to"
+            raise SchemaError(msg)
+
+
+def _endless(below: Mapping[str, Collection[str]]) -> set[str]:
+    """Return the types that lead to a type that contains itself; `below` has the types that each one has directly."""
+    sorter = TopologicalSorter(below)
+    left = set(below)
+    with suppress(CycleError):  # it goes on as far as cycles let it
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        left.difference_update(ready)
+        sorter.done(*ready)
+    return left
 
 
 def _typed(node: Mapping[str, Any], kind: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.admission import protobuf
+from service.admission import avro_types, protobuf
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
@@ -150,9 +150,13 @@ def new_catalog(
     def check(schema: Mapping[str, Any]) -> None:
         try:
             jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
+            avro_types.bounded(schema)
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             msg = f"is no Avro schema: {cause.getMessage()}"
+            raise SchemaError(msg) from error
+        except (AttributeError, KeyError, RecursionError, TypeError) as error:  # of a form that Avro's parser lets pass
+            msg = f"is a schema whose types cannot be followed: {error!r}"
             raise SchemaError(msg) from error
 
     try:

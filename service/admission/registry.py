@@ -1,12 +1,15 @@
 """Read a schema registry with Confluent's API and client: schemas by id, and the versions of a subject.
 
 The client tries the addresses in order. It supports basic authentication, OAuth, and TLS with a client certificate. It follows no
-redirect, so credentials reach no other address.
+redirect, so credentials reach no other address. Whoever may register a schema must not stop the service by it: answers,
+references and schemas have limits, and a schema above one is unusable.
 """
 
+import importlib
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.admission import avro_types
@@ -21,7 +24,18 @@ KINDS = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF"}
 JSON_SCHEMA, PROTOBUF = KINDS["json-schema"], KINDS["protobuf"]
 _NAMES = {"AVRO": "Avro", JSON_SCHEMA: "JSON Schema", PROTOBUF: "Protobuf"}
 _NOT_FOUND = 404
+MAX_BYTES = 4 << 20
+"""Of an answer of the registry. Confluent's keeps a schema as a record of Kafka, of 1 MiB by default."""
+MAX_REFERENCES = 500
+"""Schemas that a schema refers to, directly or not."""
 _DEEPEST = 20
+
+Refuse = Callable[[int | None, SchemaError], object]
+"""Takes the id, if it is known, of a schema that cannot be used, and the reason."""
+
+
+class _TooLargeError(Exception):
+    """An answer of more than MAX_BYTES, or one that is compressed although it was not to be."""
 
 
 class Client:
@@ -55,14 +69,25 @@ class Client:
         schema = self._ask(f"schema {number}", "get_schema", number)
         return None if schema is None else _kind(schema)
 
-    def subject(self, name: str) -> Mapping[int, dict[str, Any]]:
-        """Return all versions of a subject that are of the kind, by schema id; an empty dict when there is no such subject."""
+    def subject(self, name: str, refuse: Refuse | None = None) -> Mapping[int, dict[str, Any]]:
+        """Return all versions of a subject that are of the kind, by schema id; an empty dict when there is no such subject.
+
+        With `refuse`, a version that cannot be used is given to it, and the others are returned.
+        """
         schemas: dict[int, dict[str, Any]] = {}
         for version in self._ask(name, "get_versions", name) or ():
-            what = f"{name}, version {version}"
-            each = self._ask(what, "get_version", name, version, **self._form)
-            if each is not None and _kind(each.schema) == self._kind:
-                schemas[int(each.schema_id)] = self._read(each.schema, what)
+            what, number = f"{name}, version {version}", None
+            try:
+                each = self._ask(what, "get_version", name, version, **self._form)
+                if each is not None and _kind(each.schema) == self._kind:
+                    number = int(each.schema_id)
+                    schemas[number] = self._read(each.schema, what)
+            except RegistryError:
+                raise
+            except SchemaError as error:
+                if refuse is None:
+                    raise
+                refuse(number, error)
         return schemas
 
     def subjects_of(self, number: int) -> list[str]:
@@ -77,32 +102,52 @@ class Client:
             raise SchemaError(msg)
         try:
             if self._kind == PROTOBUF:
-                parts = dict(self._references(schema, 0))  # a file comes after those that it imports
+                parts = self._references(schema)  # a file comes after those that it imports
                 return {"files": [*map(list, parts.items()), ["schema.proto", schema.schema_str or ""]]}
-            schema_document = json.loads(schema.schema_str or "")
+            schema_document = parsed(schema.schema_str or "")
             if self._kind == JSON_SCHEMA:
                 return schema_document if isinstance(schema_document, dict) else {}  # true allows every value
-            if parts := dict(self._references(schema, 0)):
+            if parts := self._references(schema):
                 schema_document = avro_types.inline(schema_document, parts)
-        except (KeyError, ValueError, TypeError) as error:
-            msg = f"{self}: {what} cannot be read: {error!r}"
+                avro_types.require_shallow(schema_document)
+        except RegistryError:
+            raise
+        except (AttributeError, KeyError, ValueError, TypeError, SchemaError, RecursionError) as error:
+            text = str(error) if isinstance(error, SchemaError) else repr(error)
+            msg = f"{self}: {what} cannot be read: {text}"
             raise SchemaError(msg) from error
         return record(schema_document, f"{self}: {what}")
 
-    def _references(self, schema: "Schema", depth: int) -> Iterator[tuple[str, Any]]:
-        """Yield name and content of all schemas that a schema refers to, directly or not."""
-        if depth > _DEEPEST:
-            msg = f"references go {_DEEPEST} deep"
-            raise ValueError(msg)
-        for each in schema.references or ():
-            what = f"{each.subject}, version {each.version}"
-            version = self._ask(what, "get_version", each.subject, each.version, **self._form)
-            if version is None:
-                msg = f"it refers to {what}, which does not exist"
-                raise ValueError(msg)
-            yield from self._references(version.schema, depth + 1)
-            text = version.schema.schema_str or ""
-            yield str(each.name), text if self._kind == PROTOBUF else json.loads(text)
+    def _references(self, schema: "Schema") -> dict[str, Any]:
+        """Return name and content of all schemas that a schema refers to, directly or not; each is read once."""
+        parts: dict[str, Any] = {}
+        names: set[str] = set()
+        size = 0
+
+        def add(schema: "Schema", depth: int) -> None:
+            nonlocal size
+            if depth > _DEEPEST:
+                msg = f"references go {_DEEPEST} deep"
+                raise SchemaError(msg)
+            for each in schema.references or ():
+                if str(each.name) in names:
+                    continue
+                names.add(str(each.name))
+                what = f"{each.subject}, version {each.version}"
+                version = self._ask(what, "get_version", each.subject, each.version, **self._form)
+                if version is None:
+                    msg = f"it refers to {what}, which does not exist"
+                    raise SchemaError(msg)
+                text = version.schema.schema_str or ""
+                size += len(text)
+                if len(names) > MAX_REFERENCES or size > MAX_BYTES:
+                    msg = f"it refers to more than {MAX_REFERENCES} schemas, or {MAX_BYTES} bytes of them"
+                    raise SchemaError(msg)
+                add(version.schema, depth + 1)
+                parts[str(each.name)] = text if self._kind == PROTOBUF else parsed(text)
+
+        add(schema, 0)
+        return parts
 
     @property
     def _form(self) -> dict[str, str]:
@@ -117,6 +162,10 @@ class Client:
             if self._client is None:
                 self._client = connect(self._settings)
             return getattr(self._client, method)(*arguments, **options)
+        except _TooLargeError as error:
+            self.close()  # the rest of the answer is still on its way
+            msg = f"{self}: the answer for {what} {error}"
+            raise SchemaError(msg) from error
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None
@@ -146,7 +195,57 @@ def connect(settings: RegistrySettings) -> "SchemaRegistryClient":
             options |= {"bearer.auth.client.id": settings.user, "bearer.auth.client.secret": secret}
         else:
             options["basic.auth.user.info"] = f"{settings.user}:{secret}"
-    return SchemaRegistryClient({**options, **settings.options})
+    client = SchemaRegistryClient({**options, **settings.options})
+    session = client._rest_client.session  # has no option for the size of an answer (confluent-kafka 2.16.0)
+    session.headers["Accept-Encoding"] = "identity"
+    session.event_hooks = {"response": [_limited(session, settings.timeout_ms / 1000)]}
+    return client
+
+
+def _limited(session: Any, timeout_s: float) -> Callable[[Any], None]:
+    """Return a hook that limits the bytes of an answer, and the time for all of it: httpx limits the time of each piece.
+
+    Any: the session is of httpx2 where that is installed, else of httpx.
+    """
+    httpx: Any = importlib.import_module(type(session).__module__.partition(".")[0])
+
+    class Limited(httpx.SyncByteStream):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self._stream, self._end_s = stream, time.monotonic() + timeout_s
+
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for piece in self._stream:
+                size += len(piece)
+                if size > MAX_BYTES:
+                    msg = f"has more than {MAX_BYTES} bytes"
+                    raise _TooLargeError(msg)
+                if time.monotonic() > self._end_s:
+                    msg = f"the answer takes longer than {timeout_s} s"
+                    raise httpx.ReadTimeout(msg)
+                yield piece
+
+        def close(self) -> None:
+            self._stream.close()
+
+    def limit(response: Any) -> None:
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            msg = "is compressed"
+            raise _TooLargeError(msg)
+        response.stream = Limited(response.stream)
+
+    return limit
+
+
+def parsed(text: str, where: str = "") -> Any:
+    """Return the document of a schema's JSON. Raises ValueError, SchemaError for one that is nested too deep."""
+    try:
+        document = json.loads(text)
+        avro_types.require_shallow(document)
+    except (RecursionError, SchemaError) as error:
+        msg = f"{where}{avro_types.TOO_NESTED}"
+        raise SchemaError(msg) from error
+    return document
 
 
 def _kind(schema: "Schema") -> str:

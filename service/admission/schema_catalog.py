@@ -195,8 +195,10 @@ class SchemaCatalog:
             is_away = isinstance(error, RegistryError)
             if is_away:
                 self._rests_until_ms = clock.now_ms() + REST_MS
-            self.count("failed" if is_away else "unusable")
-            _log.warning("schema id %d: %s", schema_id, error)
+                self.count("failed")
+                _log.warning("schema id %d: %s", schema_id, error)
+            else:
+                self._refuse(schema_id, error)
             return None
         self.count("missing" if schema is None else "found")
         return schema
@@ -210,7 +212,9 @@ class SchemaCatalog:
         source = schema_source(self.settings)
         stored = self.store.schemas(index) if source.is_remote else {}
         try:
-            offered = source.all()
+            offered = {
+                key: schema for key, schema in source.all().items() if self._is_usable(source, key, schema, stored)
+            }
             schemas = self._limited(with_reader({**stored, **offered}, source, self.settings).schemas, index, offered)
         except RegistryError as error:
             needed = not stored if self.settings.form.is_json else self.settings.form.reader_schema not in stored
@@ -218,6 +222,8 @@ class SchemaCatalog:
                 raise
             _log.warning("%s. The query starts with the stored %s", error, ids_text(stored))
             return stored
+        for unusable, reason in source.unusable.items():
+            self._refuse(unusable, reason)
         for schema_id, schema in schemas.items():
             try:
                 self.check(schema)
@@ -227,6 +233,23 @@ class SchemaCatalog:
             if schema_id not in stored:
                 self._store(source, schema_id, schema)
         return schemas
+
+    def _is_usable(self, source: Source, schema_id: int, schema: Mapping[str, Any], stored: Schemas) -> bool:
+        """Whether a query can have a schema. A bad one of the operator's folder, or a stored one, fails the start instead."""
+        if not source.is_remote or schema_id in stored:
+            return True
+        try:
+            self.check(schema)
+        except SchemaError as error:
+            self._refuse(schema_id, error)
+            return False
+        return True
+
+    def _refuse(self, schema_id: int | None, error: SchemaError) -> None:
+        self.count("unusable")
+        _log.warning(
+            "schema id %s is not used, and its records are rejected: %s", "?" if schema_id is None else schema_id, error
+        )
 
     def _limited(self, schemas: Schemas, index: Index, offered: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Return at most MAX_SCHEMAS of the schemas that the source still offers, and the reader schema."""

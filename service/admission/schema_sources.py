@@ -4,13 +4,13 @@ Any device can send any schema id. A query decodes an id only if the operator ha
 of the settings, or has set it as input.reader_schema.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from service.admission.registry import KINDS, Client, record
+from service.admission.registry import KINDS, Client, parsed, record
 from service.errors import SchemaError
 from service.micro_batch import Offsets
 from service.settings import Settings
@@ -40,7 +40,9 @@ class FolderSource:
     """Files `<id>.avsc` in a folder of the driver's machine. Methods raise SchemaError."""
 
     is_remote = False
-    """Whether the checkpoint keeps copies of the schemas."""
+    """Whether the checkpoint keeps copies of the schemas, and others than the operator may add them."""
+    unusable: Mapping[int | None, SchemaError] = MappingProxyType({})
+    """Why an id cannot be used; None for an id that is not known."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,6 +85,7 @@ class RegistrySource:
         self._client = client
         self._subjects = tuple(subjects)
         self._schemas: dict[int, dict[str, Any]] | None = None
+        self.unusable: dict[int | None, SchemaError] = {}
 
     def __str__(self) -> str:
         return str(self._client)
@@ -91,12 +94,19 @@ class RegistrySource:
         if self._schemas is None:
             schemas: dict[int, dict[str, Any]] = {}
             for subject in self._subjects:
-                schemas |= self._client.subject(subject)
+                schemas |= self._client.subject(subject, self.unusable.setdefault)
             self._schemas = schemas
         return self._schemas
 
     def find(self, schema_id: int) -> dict[str, Any] | None:
-        return self.all().get(schema_id)
+        schema = self.all().get(schema_id)
+        error = self.unusable.get(schema_id)
+        if schema is None and error is None and None in self.unusable:
+            own = set(self._subjects).intersection(self._client.subjects_of(schema_id))
+            error = self.unusable[None] if own else None
+        if error is not None:
+            raise error
+        return schema
 
     def newer(self, schema_id: int) -> list[int]:
         """Return the ids above this one, ascending, of those that `all` has read."""
@@ -104,7 +114,7 @@ class RegistrySource:
 
     def reader(self, schema_id: int) -> dict[str, Any] | None:
         """Return a reader schema, which may be of another subject."""
-        return self.find(schema_id) or self._client.schema(schema_id)
+        return self.all().get(schema_id) or self._client.schema(schema_id)
 
 
 Source = FolderSource | RegistrySource
@@ -153,7 +163,7 @@ def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaS
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return record(json.loads(path.read_text(encoding="utf-8")), str(path))
+        return record(parsed(path.read_text(encoding="utf-8"), f"{path}: "), str(path))
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise SchemaError(msg) from error

@@ -1,6 +1,5 @@
 """Commands about the checkpoint: verify, show, init, reshape, switch, and skip."""
 
-import os
 from typing import Annotated
 
 import typer
@@ -75,7 +74,6 @@ def reshape(
     if [buckets is not None, undo, forget].count(True) != 1 or (partitions is not None and buckets is None):
         message = "give --buckets N, perhaps with --partitions N, or --undo, or --forget"
         raise typer.BadParameter(message)
-    os.umask(0o077)  # as `tidemark run` does
     loaded = settings.load(config)
     if buckets is not None:
         reshape.reshape(loaded, reshape.Target.of(buckets, partitions), say)
@@ -95,7 +93,6 @@ def switch(
     from service import settings
     from service.commands import switch
 
-    os.umask(0o077)  # as `tidemark run` does
     switch.switch(settings.load(config), folder, say, accept=accept)
 
 

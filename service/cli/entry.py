@@ -35,12 +35,23 @@ def load() -> None:
 
 def daemon() -> None:
     """The entry for spark-submit: `deploy/daemon.py --config F` is `tidemark run --config F` in spark-submit's JVM."""
+    _keep_private()
     _leave(main(["run", *sys.argv[1:]]))
 
 
 def program() -> None:
     """The entry for a shell: `tidemark`, and `python -m service.cli`."""
+    _keep_private()
     _leave(main())
+
+
+def _keep_private() -> None:
+    """Give the files of every command to its user alone, and its processes no module of the folder where it is started.
+
+    A JVM and every other child inherit both; under spark-submit the scripts set them before the JVM starts.
+    """
+    os.umask(0o077)
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _leave(status: int) -> NoReturn:

@@ -52,6 +52,7 @@ def jars(
     from service.spark import jars
     from service.spark import repository as maven
 
+    os.umask(0o022)  # jars hold no secret, and another user may run the service with them
     with progress.bar("jars") as watch:
         result = maven.fetch(group, to or jars.root(), offline=offline, repository=repository, done=watch)
     say(f"{result.folder}: {result.jars} jars, {result.jars - result.before} of them new")

@@ -1,7 +1,6 @@
 """Commands of a service: run, check, status, dashboard, support, version."""
 
 import faulthandler
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -39,7 +38,6 @@ def run(
     from service import settings
     from service.daemon import process
 
-    os.umask(0o077)  # the JVM inherits it; under spark-submit the scripts set it before the JVM starts
     faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
     paths = [path.absolute() for path in files or [required(config)]]
     load = settings.load if len(paths) == 1 else settings.load_named

@@ -39,7 +39,7 @@ def options(settings: Settings, config: Path) -> list[str]:
     found = ["--redis", address, "--prefix", redis.prefix]
     if settings.metrics.port:  # else nobody knows which port the service has
         found += ["--service", f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"]
-    rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]
+    rejects = [sys.executable, "-P", "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]
     found += ["--rejects", shlex.join(rejects)]
     found += ["--cluster"] if redis.cluster else []
     return found + (["--ca-file", str(redis.ca_file)] if redis.ca_file else [])

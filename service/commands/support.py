@@ -73,7 +73,7 @@ def support(settings: Settings, out: Path, logs: Sequence[Path], say: Callable[[
     lacking: dict[str, str] = {}
     for name, part in _parts(settings, logs):
         try:
-            # In the settings, secrets are replaced by key; a measure may be named like a secret.
+            # Of the settings each value was stripped by itself: a measure may be named like a secret.
             texts[name] = redacted(part(), secrets) if name == SETTINGS else stripped(part(), secrets)
         except (OSError, ValueError, RedisError, NoServiceError, subprocess.SubprocessError) as error:
             lacking[name] = stripped(str(error) or type(error).__name__, secrets)
@@ -111,7 +111,16 @@ def shown(settings: Settings) -> dict[str, Any]:
         from service.reference.database import address  # noqa: PLC0415 - it loads Spark's Python package
 
         reference["url"] = address(reference["url"])
-    return document
+    return {name: _without_secrets(value) for name, value in document.items()}
+
+
+def _without_secrets(value: Any) -> Any:
+    """Return a value of a document with each text in it stripped."""
+    if isinstance(value, dict):
+        return {name: _without_secrets(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    return stripped(value, ()) if isinstance(value, str) else value
 
 
 def versions() -> dict[str, Any]:

@@ -74,7 +74,7 @@ def probed(spans: Iterable[Span], run: Run) -> Iterator[Span]:
 
 
 def _run(kafka: Kafka, spans: Sequence[Span]) -> Iterator[tuple[int, bool]]:
-    command = [sys.executable, "-m", "service.daemon.probing"]
+    command = [sys.executable, "-P", "-m", "service.daemon.probing"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:  # noqa: S603 - ourselves
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018
         try:

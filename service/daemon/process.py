@@ -82,8 +82,9 @@ class Process:
             if session.submitted():  # supervisors signal the JVM's process, and Ctrl-C reaches the JVM first
                 session.on_jvm_signals(self._shutdown.request, "TERM", "INT")
                 session.on_jvm_signals(self._read_views, "HUP")  # a standby has a JVM, and no Spark yet
+            hosts = {name for each in self._settings for name in each.metrics.hosts}
             for address, port in dict.fromkeys((each.metrics.address, each.metrics.port) for each in self._settings):
-                http = Server(self._board, address, port)
+                http = Server(self._board, address, port, hosts)
                 cleanup.callback(http.close)
                 ports.append(http.port)
                 _log.info("Metrics are at http://%s/metrics", host_port(address, http.port))

@@ -91,7 +91,7 @@ class Checker:
         """Raises SchemaError when the file cannot be used, SetupError when the process does not end as it should."""
         with pa.OSFile(str(folder / SAMPLE), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
             writer.write_table(table)
-        command = [sys.executable, "-m", "service.quality.validation", str(self._expectations), str(folder)]
+        command = [sys.executable, "-P", "-m", "service.quality.validation", str(self._expectations), str(folder)]
         # Great Expectations leaves temporary folders behind.
         environment = {**os.environ, "TMPDIR": str(folder)}
         with subprocess.Popen(  # noqa: S603 - ourselves

@@ -18,6 +18,7 @@ from pyspark.sql.functions import col
 
 from service import clock
 from service.errors import ReferenceDataError
+from service.redaction import MASK, redacted
 from service.reference.attributes import DEVICE
 from service.reference.expectations import check_columns
 from service.spark import session
@@ -108,7 +109,7 @@ def _within_limit(spark: SparkSession, reference: "Reference", query: Callable[[
 
 def address(url: str) -> str:
     """Return the URL without what may be a credential: its parameters, and anything before an @."""
-    return re.sub(r"//[^/@]*@", "//", re.split(r"[?;]", url)[0])
+    return re.sub(r"//[^/@]*@", "//", redacted(re.split(r"[?;]", url)[0], ()).replace(MASK, ""))
 
 
 def _read(spark: SparkSession, reference: "Reference") -> pa.Table:

@@ -61,6 +61,9 @@ class Metrics(Section):
     """The address that the metrics port listens on."""
     port: int = Field(default=9400, ge=0, le=65_535)
     """The port of metrics and pages; 0 takes a free one, which the log names."""
+    hosts: tuple[str, ...] = Field(default=(), examples=[["tidemark.example.com"]])
+    """Names with a dot in the address of the pages, as Prometheus and browsers use it. IP addresses, names without a dot, the
+    host's own names and those below .local, .internal, .svc and .cluster.local need no entry. Other names get status 421."""
 
 
 class Quality(Section):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -18,13 +19,15 @@ from service.sql.statement import TEXTS, Statement
 from tidemark_client import Client, RefusedError, TidemarkClientError, UnavailableError
 
 LIVE = ("windows", "sessions", "devices")
+MEMORY, SPILLED = "1GiB", "8GiB"
+"""What DuckDB may have of memory and of the temporary folder. By default it takes 80 % of the machine, and the current folder."""
 _SAMPLE = 100
 """Devices whose hashes are looked at for the columns of the reference, if the settings do not list these."""
 
 
 def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: None) -> pa.Table:
     """Return the rows of the answer. Raises SettingsError for a question that cannot be answered, SinkError, CheckpointError."""
-    with closing(connect()) as connection:
+    with TemporaryDirectory(prefix="tidemark-sql-") as folder, closing(connect(folder)) as connection:
         parsed = statement.parse(connection, text)
         schemas = {"history": history.SCHEMA, "state": columns.STATE}
         tables: dict[str, Callable[[], pa.Table]] = {
@@ -43,9 +46,13 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
             raise _of_client(settings.redis, error) from error
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reads no file, loads no extension and keeps times in UTC."""
-    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False})
+def connect(folder: str) -> duckdb.DuckDBPyConnection:
+    """Return a database in memory that reads no file, loads no extension and keeps times in UTC.
+
+    What is more than MEMORY goes into `folder`, at most SPILLED.
+    """
+    spill = {"temp_directory": folder, "memory_limit": MEMORY, "max_temp_directory_size": SPILLED}
+    connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, **spill})
     for setting in ("TimeZone = 'UTC'", "enable_external_access = false", "lock_configuration = true"):
         connection.execute(f"SET {setting}")
     return connection

@@ -30,6 +30,7 @@ from service.rejects.fence import Fence
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates
 from service.spark.files import Local
+from tests import exposure
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.integration.world import World
 from tests.stream.records import BASE_MS, Record, reading
@@ -407,6 +408,7 @@ def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_
         until(lambda: service.metric("rejects_total") == 2, 60, "the rejects")
         until(lambda: world.counted() == 100, 60, "all readings in windows")
         assert "computed 1 windows and 1 sessions\n" in correct_in_a_process_of_its_own()
+        assert exposure.open_to_others(world.folder / "checkpoint") == []
         assert world.counted() == 101
         produce(late(30.0))
         until(lambda: service.metric("rejects_total") == 3, 60, "the third reject")

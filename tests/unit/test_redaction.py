@@ -102,12 +102,48 @@ def test_a_login_in_any_address_is_hidden_where_it_stands_alone() -> None:
         ("-----BEGIN PRIVATE KEY-----\nhunter2 is cut off", "***"),
         ("jdbc:postgresql://h/db?password=hunter2&x=1", "jdbc:postgresql://h/db?password=***&x=1"),
         ("TIDEMARK_REDIS__PASSWORD=hunter2", "TIDEMARK_REDIS__PASSWORD=***"),
+        ("spark.hadoop.fs.s3a.secret.key hunter2 x", "spark.hadoop.fs.s3a.secret.key *** x"),
+        ("kafka-topics --password hunter2 --list", "kafka-topics --password *** --list"),
+        (
+            "redis.password_file cannot be read, nor /run/password_file = /run/x",
+            "redis.password_file cannot be read, nor /run/password_file = /run/x",
+        ),
+        ("AccountName=a;AccountKey=hunter2;x", "AccountName=a;AccountKey=***;x"),
         ("no secrets: a=1, the password is asked for", "no secrets: ***, the password is asked for"),
         ("lag 5 records at topic readings[3]@17", "lag 5 records at topic readings[3]@17"),
     ],
 )
 def test_what_is_named_like_a_secret_leaves_no_machine(text: str, expected: str) -> None:
     assert stripped(text, []) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("https://a.blob.net/x?sv=1&sig=hunter2%3D&se=3 x", "https://a.blob.net/x?sv=1&sig=***&se=3 x"),
+        (
+            "GET /x?X-Amz-Signature=hunter2&X-Amz-Credential=hunter2 x",
+            "GET /x?X-Amz-Signature=***&X-Amz-Credential=*** x",
+        ),
+        ("Cookie: tidemark=hunter2; other=hunter2\nnext", "Cookie: ***\nnext"),
+        ("Set-Cookie: tidemark=hunter2; HttpOnly", "Set-Cookie: ***"),
+        ('{"cookie": "a=hunter2; b=hunter2", "a": 1}', '{"cookie": "***", "a": 1}'),
+        ("(b'cookie', b'tidemark=hunter2')", "(b'cookie', b'***')"),
+        ("Proxy-Authorization: Negotiate hunter2", "Proxy-Authorization: ***"),
+        ("jdbc:oracle:thin:me/hun@ter2@//db:1521/x", "jdbc:oracle:thin:***@//db:1521/x"),
+        ("redis://me:hun/ter@2@h:1,redis://me:hunter2@g:2/0", "redis://***@h:1,redis://***@g:2/0"),
+        ("http://h:8080/x@y at redis://h:6379/0 t[3]@17", "http://h:8080/x@y at redis://h:6379/0 t[3]@17"),
+        ("by eyJhbGciOiJI.eyJzdWIiOiIx.c2ln at", "by *** at"),
+    ],
+)
+def test_what_is_a_secret_by_its_form_is_in_no_log(text: str, expected: str) -> None:
+    assert redacted(text, []) == stripped(text, []) == expected
+
+
+def test_a_login_in_the_query_of_a_reference_is_hidden_where_it_stands_alone() -> None:
+    query = "select * from dblink('host=h user=u password=of-the-query', 'select 1')"
+    reference = {"url": "jdbc:oracle:thin:me/of-oracle@//h:1/x", "query": query}
+    assert secrets_of(settings(reference=reference)) == ["of-the-query", "of-oracle"]
 
 
 def test_json_stays_json(tmp_path: Path) -> None:
@@ -117,6 +153,17 @@ def test_json_stays_json(tmp_path: Path) -> None:
 
 def test_long_lines_take_little_time() -> None:
     began = time.monotonic()
-    for piece in ("a.", "password", "a-b_c.d", '="', "://x:", "-----BEGIN PRIVATE KEY-----"):
+    pieces = (
+        "a.",
+        "password",
+        "password ",
+        "a-b_c.d",
+        '="',
+        "://x:",
+        "-----BEGIN PRIVATE KEY-----",
+        "?x",
+        "eyJaaaaaaaa.",
+    )
+    for piece in (*pieces, "x://" + "a:" * 250, "jdbc:oracle:" + "/" * 490):
         stripped(piece * (1_000_000 // len(piece)), ["secret"])
     assert time.monotonic() - began < 60

@@ -5,7 +5,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,12 @@ from service.monitoring.status import Status
 HOST = "127.0.0.1"
 
 
+BOARD = Board([Monitor(Metrics(), Status("tidemark"))])
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
-    running = Server(Board([Monitor(Metrics(), Status("tidemark"))]), HOST, 0)
+    running = Server(BOARD, HOST, 0)
     yield running.port
     running.close()
 
@@ -32,17 +36,40 @@ def answer(line: socket.socket) -> bytes:
     return b"".join(iter(lambda: line.recv(1000), b""))
 
 
-def test_one_connection_more_than_there_may_be_is_closed_and_the_others_are_answered(port: int) -> None:
+@pytest.mark.hostile
+@pytest.mark.quick
+def test_a_silent_connection_gives_way_to_one_more_and_connections_with_a_request_do_not(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The liveness of a pod must not hang on who else has connected."""
+    entered, leave = threading.Semaphore(0), threading.Event()
+    document = Monitor.document
+
+    def held(monitor: Monitor) -> Any:
+        entered.release()
+        assert leave.wait(60)
+        return document(monitor)
+
+    monkeypatch.setattr(Monitor, "document", held)
     with ExitStack() as open_lines:
         lines = [open_lines.enter_context(socket.create_connection((HOST, port), 30)) for _ in range(CONNECTIONS)]
-        with socket.create_connection((HOST, port), 30) as one_more:
-            assert one_more.recv(100) == b""
-        first = answer(lines[0])
-        assert first.startswith(b"HTTP/1.0 200")
-        assert first.endswith(b"}\n")
-        assert answer(lines[1]).startswith(b"HTTP/1.0 200"), "the others wait for their turn"
+        assert answer(open_lines.enter_context(socket.create_connection((HOST, port), 30))).endswith(b"}\n")
+        assert lines[0].recv(100) == b"", "it has waited longest"
+        for line in lines[1:]:
+            line.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            assert entered.acquire(timeout=30)
+        one_more = open_lines.enter_context(socket.create_connection((HOST, port), 30))
+        one_more.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+        assert entered.acquire(timeout=30)
+        with socket.create_connection((HOST, port), 30) as refused:
+            assert refused.recv(100) == b"", "all are being answered"
+        leave.set()
+        for line in (*lines[1:], one_more):
+            assert line.recv(100).startswith(b"HTTP/1.0 200")
 
 
+@pytest.mark.hostile
+@pytest.mark.quick
 def test_a_client_that_sends_a_byte_now_and_then_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_S", 0.5)
     began = time.monotonic()
@@ -87,5 +114,94 @@ def test_a_thread_that_cannot_start_costs_its_connection_and_no_other(
         for _ in range(CONNECTIONS + 1):
             with socket.create_connection((HOST, port), 30) as line:
                 assert line.recv(100) == b""
+    for _ in range(CONNECTIONS + 1):
+        with socket.create_connection((HOST, port), 30) as line:
+            assert answer(line).startswith(b"HTTP/1.0 200")
+
+
+def get(port: int, *head: str) -> bytes:
     with socket.create_connection((HOST, port), 30) as line:
-        assert answer(line).startswith(b"HTTP/1.0 200")
+        line.sendall("\r\n".join(["GET /status HTTP/1.1", *head, "", ""]).encode("latin-1"))
+        return b"".join(iter(lambda: line.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:9400",
+        "10.1.2.3",
+        "[::1]:9400",
+        "[::1]",
+        "localhost",
+        "LOCALHOST:80",
+        "tidemark:9400",
+        "tidemark.fleet.svc:9400",
+        "tidemark-0.tidemark.fleet.svc.cluster.local",
+        "plant.local",
+        "Tidemark.Example.com.:9400",
+    ],
+)
+def test_prometheus_finds_the_pages_by_address_and_by_the_names_of_the_settings(host: str) -> None:
+    running = Server(BOARD, HOST, 0, ["tidemark.example.com"])
+    try:
+        assert get(running.port, f"Host: {host}").startswith(b"HTTP/1.0 200")
+    finally:
+        running.close()
+
+
+@pytest.mark.hostile
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example:9400",
+        "evil.example:127",
+        "1.2.3.4.5",
+        "evil.local.example",
+        "evil.example.",
+        "127.0.0.1, evil.example",
+        "[evil.example]",
+        "evil.example:[::1]",
+        "a.b:",
+        "évil",
+        "xn--vil-9la.example",
+        "x.svc\xa0",
+    ],
+)
+def test_a_page_of_another_site_that_calls_this_address_its_own_reads_nothing(port: int, host: str) -> None:
+    refused = get(port, f"Host: {host}")
+    assert refused.startswith(b"HTTP/1.0 421"), refused[:80]
+    assert b"epoch" not in refused
+    with socket.create_connection((HOST, port), 30) as line:
+        line.sendall(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode("latin-1"))
+        assert b"".join(iter(lambda: line.recv(1_000), b"")).endswith(b'{"healthy": true}\n'), "a probe needs no name"
+
+
+@pytest.mark.hostile
+@pytest.mark.quick
+def test_a_second_host_in_a_request_does_not_help(port: int) -> None:
+    assert get(port, "Host: localhost", "Host: evil.example").startswith(b"HTTP/1.0 421")
+
+
+@pytest.mark.hostile
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "head", [["X: " + "x" * 20_000], [f"X{number}: {'x' * 1_000}" for number in range(90)], ["X:"] * 5_000]
+)
+def test_a_head_that_is_too_large_is_not_read(port: int, head: list[str]) -> None:
+    with suppress(ConnectionError):  # what was not read resets the connection
+        assert get(port, *head, "Host: localhost").startswith(b"HTTP/1.0 431")
+    assert get(port, "Host: localhost").startswith(b"HTTP/1.0 200")
+
+
+@pytest.mark.hostile
+def test_silent_connections_hold_neither_a_probe_nor_a_thread(port: int) -> None:
+    """Five thousand of one client, one after the other, each left open on its side."""
+    with ExitStack() as open_lines:
+        for number in range(5_000):
+            open_lines.enter_context(socket.create_connection((HOST, port), 30))
+            if number % 250 == 0:
+                assert get(port, "Host: localhost").startswith(b"HTTP/1.0 200"), number
+        threads = [each for each in threading.enumerate() if "process_request_thread" in each.name]
+        assert len(threads) < 4 * CONNECTIONS

@@ -62,7 +62,7 @@ def document(redis: Redis, tmp_path: Path) -> dict[str, Any]:
         "input": {"format": "json", "measures": {"token": "env.token", "t": "t"}},
         "reference": {
             "url": f"jdbc:postgresql://db/fleet?user=me&password={CANARY}-jdbc",
-            "query": "select device_id from devices",
+            "query": f"select device_id from dblink('host=h password={CANARY}-query', 'select 1')",  # noqa: S608
             "user": "me",
             "password": f"{CANARY}-db",
         },
@@ -102,6 +102,10 @@ def test_no_canary_is_in_the_archive_or_on_the_screen(
         f'{{"message": "sasl.jaas.config = x password=\\"{CANARY}-jaas\\";"}}',
         f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----",
         f"Authorization: Basic {CANARY}",
+        f"Cookie: tidemark={CANARY}; other={CANARY}",
+        f"GET https://a.blob.net/x?sv=1&sig={CANARY}&se=2",
+        f"spark.hadoop.fs.s3a.secret.key {CANARY}",
+        f"no login with {CANARY}-query at jdbc:oracle:thin:me/{CANARY}@//h:1/x",
         "the last line",
     ]
     log.write_text("\n".join(lines), encoding="utf-8")

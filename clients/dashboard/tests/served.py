@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 import redis
-import uvicorn
 from starlette.testclient import TestClient
 from world import Answers, World
 
+from tidemark_dashboard import command
 from tidemark_dashboard.app import Site, build
+from tidemark_dashboard.connections import Listener
 from tidemark_dashboard.options import Options
 
 PATIENCE_S = 30.0 * float(os.environ.get("TIDEMARK_PATIENCE", "1"))
@@ -84,22 +85,21 @@ class Served:
 
     url: str
     site: Site
+    listener: Listener
 
 
 @contextlib.contextmanager
 def serving(options: Options) -> Iterator[Served]:
     """Serve the dashboard on a free port."""
     app = build(options)
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=0, log_level="warning", access_log=False, timeout_graceful_shutdown=1
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    listener = command.listen(options)
+    port = listener.getsockname()[1]
+    server = command.server(app, options, listener)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         wait(lambda: server.started, "the dashboard serves")
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Served(f"http://127.0.0.1:{port}", app.state.site)
+        yield Served(f"http://127.0.0.1:{port}", app.state.site, listener)
     finally:
         server.should_exit = True
         thread.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,13 +13,15 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from starlette.datastructures import Headers
 from starlette.testclient import TestClient
 from world import Answers, World
 
 from load.fleet.payloads import PAGE, TERMINAL
-from tidemark_dashboard import runbook
+from tidemark_dashboard import runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
+from tidemark_dashboard.security import Sessions, Token, cookie_of
 from tidemark_dashboard.service import Service
 
 ROOT = Path(__file__).parents[3]
@@ -200,12 +203,65 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Opt
         assert "HttpOnly" in cookie
         assert secret not in cookie
         assert "eu-001" in pages.get("/device?id=eu-001", headers=html).text
+        stolen = {**html, "Cookie": cookie.partition(";")[0]}
         assert pages.post("/logout").status_code == 303
-        pages.cookies.clear()
         assert pages.get("/", headers=html).status_code == 303
+        assert pages.get("/", headers=stolen).status_code == 303, "a cookie has ended with its session"
         for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"):
             answer = pages.post(f"/login?next={quote(elsewhere, safe='')}", data={"token": secret})
             assert answer.headers["location"] == "/"
+
+
+@pytest.mark.hostile
+@pytest.mark.quick
+def test_a_client_with_many_wrong_tokens_waits_whatever_its_connections(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, now_s = "0123456789abcdef", [1_000.0]
+    (tmp_path / "token").write_text(secret)
+    monkeypatch.setattr(security, "WRONG_S", 0.0)
+    monkeypatch.setattr(security.time, "monotonic", lambda: now_s[0])
+    app = build(replace(options, token_file=tmp_path / "token", hosts=("testserver",)))
+
+    def ask(client: str, token: str, *, by_form: bool = False) -> int:
+        pages = TestClient(app, client=(client, 1), follow_redirects=False)  # a connection of its own
+        if by_form:
+            return pages.post("/login", data={"token": token}).status_code
+        return pages.get("/runbook", headers={"Authorization": f"Bearer {token}"}).status_code
+
+    for number in range(security.WRONG - 1):
+        assert ask("192.0.2.1", f"wrong {number}", by_form=number % 2 > 0) in {401, 403}
+    assert [ask("192.0.2.1", "wrong"), ask("192.0.2.1", secret), ask("192.0.2.1", secret, by_form=True)] == [
+        429,
+        429,
+        429,
+    ]
+    assert [ask("192.0.2.2", secret), ask("192.0.2.2", secret, by_form=True)] == [200, 303], "another client"
+    for number in range(security.WRONG):
+        ask(f"2001:db8:0:1::{number + 1:x}", "wrong")
+    assert [ask("2001:db8:0:1:ffff::9", secret), ask("2001:db8:0:2::1", secret)] == [429, 200], "IPv6 by its network"
+    now_s[0] += security.WRONG_IN_S
+    assert ask("192.0.2.1", secret) == 200
+
+
+def test_a_cookie_of_any_form_takes_no_time() -> None:
+    """http.cookies took ten seconds for the first one, which needs no token (CVE-2024-7592)."""
+    began = time.monotonic()
+    for cookie in ('tidemark="' + '\\"' * 120_000 + '"', "tidemark=;" * 25_000, "=;" * 100_000, "tidemark"):
+        assert cookie_of(Headers({"cookie": cookie})) in {cookie.partition("=")[2], ""}
+    assert time.monotonic() - began < 5
+    assert cookie_of(Headers({"cookie": "a=b; tidemark=the-one; tidemark=x"})) == "the-one"
+
+
+def test_what_is_remembered_of_clients_is_bounded() -> None:
+    token, sessions = Token("0123456789abcdef"), Sessions()
+    first = sessions.begin()
+    for number in range(2 * security.MOST_CLIENTS):
+        token.is_right("wrong", f"10.0.{number >> 8}.{number & 255}")
+        sessions.begin()
+    assert len(token._wrong) == len(sessions._ends_s) == security.MOST_CLIENTS
+    assert not sessions.has(first)
+    assert not sessions.has("")
 
 
 @pytest.mark.parametrize("path", ["/login", "/loginx", "/static/none", "/healthzx"])

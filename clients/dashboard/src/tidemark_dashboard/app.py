@@ -23,7 +23,7 @@ from tidemark_dashboard.glossary import GLOSSARY, REASONS
 from tidemark_dashboard.live import MOST, Hub, Live, Rendered
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.pages import NotFoundError, Page, address, device, fleet, key, pipeline, views
-from tidemark_dashboard.security import STATIC, Guard, Headers, login, logout
+from tidemark_dashboard.security import STATIC, Guard, Headers, Sessions, Token, login, logout
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import FILTERS
 
@@ -116,7 +116,11 @@ class Site:
         def freshness() -> dict[str, str]:
             return {"freshness": self.part("freshness", {"freshness": self.sources.freshness()})}
 
-        stream = self.hub.stream(_events(page, query), lambda: Live(self.sources, render, freshness, self.hub.turn))
+        stream = self.hub.stream(
+            _events(page, query),
+            lambda: Live(self.sources, render, freshness, self.hub.turn),
+            request.scope.get("is_signed_in", lambda: True),
+        )
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def csv(self, request: Request) -> Response:
@@ -157,7 +161,8 @@ def build(options: Options) -> Starlette:
     """The application. Raises OptionsError."""
     options.check()
     site = Site(options)
-    token = options.token()
+    token = Token(options.token()) if options.token_file else None
+    sessions = Sessions()
     by_name = {page.name: page for page in PAGES}
 
     async def events(request: Request) -> Response:
@@ -184,12 +189,11 @@ def build(options: Options) -> Starlette:
         Route("/healthz", healthz),
         Mount("/static", StaticFiles(directory=str(files("tidemark_dashboard") / "static"))),
     ]
-    if token:
+    if token is not None:
+        is_secure = options.certificate is not None
         routes += [
-            Route(
-                "/login", login(token, site.html, is_secure=options.certificate is not None), methods=["GET", "POST"]
-            ),
-            Route("/logout", logout, methods=["POST"]),
+            Route("/login", login(token, sessions, site.html, is_secure=is_secure), methods=["GET", "POST"]),
+            Route("/logout", logout(sessions), methods=["POST"]),
         ]
     app = Starlette(
         routes=routes,
@@ -197,7 +201,7 @@ def build(options: Options) -> Starlette:
         exception_handlers={404: missing},
         middleware=[
             Middleware(Headers),
-            Middleware(Guard, token=token, hosts=options.allowed_hosts),
+            Middleware(Guard, token=token, sessions=sessions, hosts=options.allowed_hosts),
             Middleware(GZipMiddleware, minimum_size=1_000),
         ],
     )

@@ -7,14 +7,19 @@ import logging
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from starlette.applications import Starlette
 
 from tidemark_dashboard.app import build
+from tidemark_dashboard.connections import BACKLOG, Listener, most, protocol
 from tidemark_dashboard.options import Options, OptionsError
 
+HEAD_BYTES = 16_384
+"""Of the head of a request."""
 STOP_S = 2
 """How long open pages may keep a server that stops."""
 NICE = 10
@@ -24,8 +29,12 @@ _log = logging.getLogger("tidemark_dashboard")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.addFilter(Bounded())
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, handlers=[handler])
+    for name in ("httpx2", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         serve(_options(words))
     except OptionsError as error:
@@ -46,18 +55,59 @@ def serve(options: Options) -> None:
         )
     host = f"[{options.address}]" if ":" in options.address else options.address
     _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
-    uvicorn.run(
+    listener = listen(options)
+    server(app, options, listener).run(sockets=[listener])
+
+
+def listen(options: Options) -> Listener:
+    """Return the socket of the page. Raises OptionsError."""
+    try:
+        return Listener(options.address, options.port, most())
+    except OSError as error:
+        msg = f"--address {options.address}, --port {options.port}: {error.strerror}"
+        raise OptionsError(msg) from error
+
+
+def server(app: Starlette, options: Options, listener: Listener) -> uvicorn.Server:
+    """Return the server that runs on the listener."""
+    config = uvicorn.Config(
         app,
-        host=options.address,
-        port=options.port,
+        http=protocol(listener),
+        ws="none",
+        loop="asyncio",  # uvloop accepts connections by itself
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=HEAD_BYTES,
         ssl_certfile=options.certificate,
         ssl_keyfile=options.key,
+        log_config=None,
         access_log=False,
-        log_level="warning",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=STOP_S,
     )
+    return uvicorn.Server(config)
+
+
+class Bounded(logging.Filter):
+    """Lets LINES pass in SECONDS, so that whoever sends requests fills no disk. The next line says how many are left out."""
+
+    LINES = 50
+    SECONDS = 10.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since_s, self._passed, self._left_out = 0.0, 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._since_s > self.SECONDS:
+            if self._left_out:
+                record.msg = f"{record.getMessage()} ({self._left_out} lines before this one were left out)"
+                record.args = ()
+            self._since_s, self._passed, self._left_out = now_s, 0, 0
+        self._passed += 1
+        self._left_out += self._passed > self.LINES
+        return self._passed <= self.LINES
 
 
 def _options(words: Sequence[str] | None) -> Options:

@@ -127,8 +127,10 @@ class Hub:
     def browsers(self) -> int:
         return sum(len(page.browsers) for page in self._pages.values())
 
-    async def stream(self, address: str, make: Callable[[], Live]) -> AsyncIterator[str]:
-        """The server-sent events of a page for one browser, until it goes away."""
+    async def stream(
+        self, address: str, make: Callable[[], Live], is_signed_in: Callable[[], bool] = lambda: True
+    ) -> AsyncIterator[str]:
+        """The server-sent events of a page for one browser, until it goes away or signs out."""
         page = self._pages.get(address)
         if page is None:
             page = self._pages[address] = make()
@@ -139,6 +141,8 @@ class Hub:
             while not self.is_closing:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(browser.ready.wait(), BEAT_S)
+                if not is_signed_in():
+                    return
                 browser.ready.clear()
                 parts, browser.pending = browser.pending, {}
                 yield _event("parts", parts) if parts else _event("beat", {})

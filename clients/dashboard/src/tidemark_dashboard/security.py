@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
+import ipaddress
+import math
+import secrets
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -37,6 +40,61 @@ OPEN = frozenset({"/login", "/healthz"})
 WRONG_S = 0.5
 """How long the answer to a wrong token takes."""
 MOST_BYTES = 4_096
+BODY_S = 10.0
+"""How long a browser may take to send a token."""
+WRONG, WRONG_IN_S = 10, 60.0
+"""So many wrong tokens of one client in this time, over all of its connections; then it has to wait."""
+SESSION_S = 7 * 86_400.0
+"""How long a browser stays signed in."""
+MOST_CLIENTS = 1_000
+"""Sessions, and clients with wrong tokens, that are remembered."""
+
+
+class Sessions:
+    """The browsers that have given the token, by what their cookies have. They end with the process."""
+
+    def __init__(self) -> None:
+        self._ends_s: OrderedDict[str, float] = OrderedDict()
+
+    def begin(self) -> str:
+        """Return the cookie of a new session; the oldest ends when there are too many."""
+        cookie = secrets.token_urlsafe(32)
+        self._ends_s[cookie] = time.monotonic() + SESSION_S
+        if len(self._ends_s) > MOST_CLIENTS:
+            self._ends_s.popitem(last=False)
+        return cookie
+
+    def end(self, cookie: str) -> None:
+        self._ends_s.pop(cookie, None)
+
+    def has(self, cookie: str) -> bool:
+        return time.monotonic() < self._ends_s.get(cookie, 0.0)
+
+
+class Token:
+    """The token, and how often each client has given another one. Behind a proxy all clients are one: give it a limit, too."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait_s(self, client: str) -> int:
+        """Return for how many seconds no token of this client is looked at, 0 for none."""
+        wrong = self._wrong.get(_network(client), deque())
+        return max(0, math.ceil(wrong[0] + WRONG_IN_S - time.monotonic())) if len(wrong) == WRONG else 0
+
+    def is_right(self, given: str, client: str) -> bool:
+        """Compare a token, unless the client has to wait: then it is wrong."""
+        if self.wait_s(client):
+            return False
+        if _equal(given, self._token):
+            return True
+        network = _network(client)
+        self._wrong.setdefault(network, deque(maxlen=WRONG)).append(time.monotonic())
+        self._wrong.move_to_end(network)
+        if len(self._wrong) > MOST_CLIENTS:
+            self._wrong.popitem(last=False)
+        return False
 
 
 class Headers:
@@ -62,10 +120,11 @@ class Headers:
 
 
 class Guard:
-    """Answers only requests to one of the hosts, and only those with the token, if there is one."""
+    """Answers only requests to one of the hosts, and only those with the token or of a session, if there is a token."""
 
-    def __init__(self, app: ASGIApp, token: str, hosts: Sequence[str]) -> None:
-        self._app, self._token, self._hosts = app, token, {each.lower() for each in hosts}
+    def __init__(self, app: ASGIApp, token: Token | None, sessions: Sessions, hosts: Sequence[str]) -> None:
+        self._app, self._token, self._sessions = app, token, sessions
+        self._hosts = {each.lower() for each in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,19 +138,23 @@ class Guard:
             answer = PlainTextResponse(f"This dashboard is not {name!r}: start it with --host {name}\n", 421)
         elif scope["method"] not in {"GET", "HEAD", "POST"}:
             answer = PlainTextResponse("Only GET is answered\n", 405)
-        elif self._token and not _is_open(scope["path"]) and not self._is_known(headers):
-            answer = self._refusal(scope, headers)
+        elif self._token is not None and not _is_open(scope["path"]):
+            cookie = cookie_of(headers)
+            scope["is_signed_in"] = lambda: self._sessions.has(cookie)
+            if not self._sessions.has(cookie):
+                answer = self._of_a_token(self._token, scope, headers)
         await (answer or self._app)(scope, receive, send)
 
-    def _is_known(self, headers: RequestHeaders) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and _equal(given, self._token):
-            return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and _equal(cookie.value, proof(self._token))
+    def _of_a_token(self, token: Token, scope: Scope, headers: RequestHeaders) -> Response | None:
+        """Return the refusal of a request without a session, None if it has the token."""
+        client, (scheme, _, given) = client_of(scope), headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if token.is_right(given, client):
+                scope["is_signed_in"] = lambda: True
+                return None
+            if wait_s := token.wait_s(client):
+                return too_many(wait_s)
+        return self._refusal(scope, headers)
 
     def _refusal(self, scope: Scope, headers: RequestHeaders) -> Response:
         if "text/html" not in headers.get("accept", ""):
@@ -101,7 +164,7 @@ class Guard:
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
 
 
-def login(token: str, html: Callable[..., Response], *, is_secure: bool) -> Any:
+def login(token: Token, sessions: Sessions, html: Callable[..., Response], *, is_secure: bool) -> Any:
     """The page that asks for the token, and the answer to it."""
 
     async def answer(request: Request) -> Response:
@@ -109,32 +172,66 @@ def login(token: str, html: Callable[..., Response], *, is_secure: bool) -> Any:
         context = {"title": "Sign in", "next": wanted, "freshness": None}
         if request.method != "POST":
             return html("login.html", {**context, "is_wrong": False})
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > MOST_BYTES:
-                return PlainTextResponse("That is too long for a token\n", 413)
+        body, client = b"", client_of(request.scope)
+        try:
+            async with asyncio.timeout(BODY_S):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        return PlainTextResponse("That is too long for a token\n", 413)
+        except TimeoutError:
+            return PlainTextResponse("The token did not arrive in time\n", 408)
         fields: Mapping[str, list[str]] = parse_qs(body.decode("utf-8", "replace"))
-        if not _equal(fields.get("token", [""])[0].strip(), token):
+        if not token.is_right(fields.get("token", [""])[0].strip(), client):
+            if wait_s := token.wait_s(client):
+                return too_many(wait_s)
             await asyncio.sleep(WRONG_S)
             return html("login.html", {**context, "is_wrong": True}, 403)
         response = RedirectResponse(wanted, 303)
-        response.set_cookie(COOKIE, proof(token), httponly=True, samesite="lax", secure=is_secure, path="/")
+        response.set_cookie(COOKIE, sessions.begin(), httponly=True, samesite="lax", secure=is_secure, path="/")
         return response
 
     return answer
 
 
-async def logout(_: Request) -> Response:
-    """Forget the token."""
-    response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
-    return response
+def logout(sessions: Sessions) -> Any:
+    """The answer that ends a session."""
+
+    async def answer(request: Request) -> Response:
+        sessions.end(cookie_of(request.headers))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+        return response
+
+    return answer
 
 
-def proof(token: str) -> str:
-    """What a cookie has in place of the token."""
-    return hmac.new(token.encode(), b"tidemark dashboard", hashlib.sha256).hexdigest()
+def cookie_of(headers: RequestHeaders) -> str:
+    """Return the cookie of a session, "" for none. http.cookies takes quadratic time for quotes (CVE-2024-7592)."""
+    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+    return next((value for name, _, value in pairs if name == COOKIE), "")
+
+
+def client_of(scope: Scope) -> str:
+    """Return the address of the client; of a Unix socket it is ""."""
+    return (scope.get("client") or ("",))[0]
+
+
+def too_many(wait_s: int) -> Response:
+    """Return the answer to a client with too many wrong tokens."""
+    text = f"Too many wrong tokens: try again in {wait_s} s\n"
+    return PlainTextResponse(text, 429, {"Retry-After": str(wait_s)})
+
+
+def _network(client: str) -> str:
+    """Return what one client has of addresses: of IPv6 the first 64 bits."""
+    try:
+        address = ipaddress.ip_address(client)
+    except ValueError:
+        return client
+    if isinstance(address, ipaddress.IPv4Address):
+        return client
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def _is_open(path: str) -> bool:
