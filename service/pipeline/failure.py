@@ -55,9 +55,10 @@ from service.errors import (
     WorkerLostError,
 )
 from service.failpoint import InjectedError
+from service.kafka.clients import TOKENS, without_token
 from service.reference.database import UnreadableError
 from service.settings import Settings
-from service.spark.files import FULL, MAKE_ROOM, local
+from service.spark.files import FULL, MAKE_LOADABLE, MAKE_ROOM, NOT_LOADED, local
 from service.spark.internals import jvm
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, OutletError, InjectedError)
@@ -118,15 +119,7 @@ _DIRECT = (
             r"OutOfMemoryError|_OUT_OF_MEMORY\]|Too many open files|Cannot allocate memory|unable to create native thread"
         ),
     ),
-    _Rule(
-        SetupError,
-        "Java loads libraries from its temporary folder: mount it without noexec, or start with "
-        "SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER",
-        names=re.compile(r"UnsatisfiedLinkError|SnappyError"),
-        texts=re.compile(
-            r"failed to map segment|UnsatisfiedLinkError|Could not initialize class org\.(xerial|rocksdb)"
-        ),
-    ),
+    _Rule(SetupError, MAKE_LOADABLE, NOT_LOADED, NOT_LOADED),
     _Rule(
         SetupError,
         "Give the service's user the right to it, and look into the machine's log for errors of the disk",
@@ -273,12 +266,10 @@ def classify(
         return failure
     # The query's exception has only the text of an exception in foreachBatch: the original has more.
     causes = [*_python(failure)] or [*_jvm(query)]
-    for cause in causes:  # ours may have been raised from another one
-        family = _named(TidemarkError).get(cause.name.rpartition(".")[2])
-        if family is not None:
-            return family(" ".join(cause.message.split()))
     if not causes:
         return QueryError("The query ended and gave no reason", remedy=_UNNAMED)
+    if (ours := _ours(causes, settings)) is not None:
+        return ours
     root = _root(query, settings)
     for rules in _ORDER:
         for cause in reversed(causes):
@@ -294,6 +285,17 @@ def classify(
     if suspect is not None:
         return rule.family(_what(rule.family, suspect, causes, root, settings), remedy=rule.remedy)
     return QueryError(_what(QueryError, causes[-1], causes, root, settings), remedy=_UNNAMED)
+
+
+def _ours(causes: Sequence[_Cause], settings: Settings | None) -> TidemarkError | None:
+    """Return the error that one of the causes is, or that another module has for it."""
+    for cause in causes:  # ours may have been raised from another one
+        family = _named(TidemarkError).get(cause.name.rpartition(".")[2])
+        if family is not None:
+            return family(" ".join(cause.message.split()))
+    if settings is not None and any(TOKENS.search(cause.message) for cause in causes):
+        return without_token(settings.kafka, causes[-1].short())
+    return None
 
 
 _IS_OF_FILES = re.compile(r"FileNotFound|NoSuchFile|EOFException|IOException|OSError|FileSystemException")
