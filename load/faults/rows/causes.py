@@ -188,6 +188,27 @@ def _expired(stage: Stage) -> Iterator[None]:
             yield
 
 
+@cause("Kafka: Kerberos", SettingsError, r"sasl\.mechanism GSSAPI", r"SCRAM.*OIDC.*kafka\.md#logins")
+def _kerberos(stage: Stage) -> Iterator[None]:
+    with stage.settings(kafka={"options": {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}}):
+        yield
+
+
+@cause(
+    "Kafka: token endpoint away",
+    SourceError,
+    r"token endpoint http://127\.0\.0\.1:\d+/token",
+    r"endpoint answers",
+    ends=False,
+    passes=False,
+)
+def _token_endpoint(stage: Stage) -> Iterator[None]:
+    url = f"http://{HOST}:{free_port()}/token"
+    options = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": url}
+    with _kafka_login(stage, "SCRAM", user=USER, password=PASSWORD, options=options):
+        yield
+
+
 @cause("Kafka: no right to the topic", SourceRefusedError, r"cause-\d+.*(?i:authoriz|right)", r"right|user")
 def _kafka_right(stage: Stage) -> Iterator[None]:
     topic = _acl(stage.name, _kafka.AclOperation.READ, "somebody")
