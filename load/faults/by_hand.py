@@ -59,13 +59,13 @@ def start_damaged(run: Run, within_s: float = STARTS_S) -> Refusal | None:
 
 
 @contextlib.contextmanager
-def small_disk(run: Run, folder: Path, size: str) -> Iterator[bool]:
-    """Mount a disk of `size`, such as "4m", at a folder; yield False where mounting is not allowed.
+def small_disk(run: Run, folder: Path, size: str, *options: str) -> Iterator[bool]:
+    """Mount a disk of `size`, such as "4m", at a folder, with options of mount; yield False where mounting is not allowed.
 
     The service is killed before the disk goes.
     """
     folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tidemark-disk", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tidemark-disk", str(folder)]
     is_mounted = shutil.which("mount") is not None and not subprocess.run(mount, check=False).returncode
     try:
         yield is_mounted

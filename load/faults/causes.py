@@ -24,7 +24,7 @@ from load.faults.run import STARTS_S, Run
 from load.testbed import PARTITIONS, ROOT, to_toml
 from service.errors import SetupError, TidemarkError
 
-_NAMED = re.compile(r"(?:^tidemark: |WARNING [\w.]+: )([A-Z][A-Z_]+): (.*(?:\n  .*)*)$", re.MULTILINE)
+_NAMED = re.compile(r"(^tidemark|WARNING [\w.]+): ([A-Z][A-Z_]+): (.*(?:\n  .*)*)$", re.MULTILINE)
 _RETRIED = re.compile(r"\. Trying again in \d+ s$")
 _EVERY_S = 0.1
 FAILS_S = 90.0
@@ -112,11 +112,14 @@ class Stage:
 
     @contextlib.contextmanager
     def settings(self, **sections: Any) -> Iterator[None]:
-        """Other settings: a section's keys are added, a list of sections is replaced."""
+        """Other settings: a section's keys are added, one that is None is removed, a list of sections is replaced."""
         before = copy.deepcopy(self.testbed.settings)
         for name, section in sections.items():
-            is_table = isinstance(section, Mapping)
-            self.testbed.settings[name] = {**before.get(name, {}), **section} if is_table else section
+            if isinstance(section, Mapping):
+                keys = {**before.get(name, {}), **section}
+                self.testbed.settings[name] = {key: value for key, value in keys.items() if value is not None}
+            else:
+                self.testbed.settings[name] = section
         self._write()
         try:
             yield
@@ -196,14 +199,16 @@ class Stage:
             self.run.until(has_ended, within_s, "a failure")
         named = self._named()
         status = self.testbed.exit_status
-        code, text = named[-1] if named else ("", f"{self.testbed.last_words()}. {_of_page(status)}")
-        return Outcome(status, code, text), [each for each, _ in named]
+        # A warning is of something that is tried again: of an end only the exit message says why.
+        reasons = [(code, text) for by, code, text in named if status is None or by == "tidemark"]
+        code, text = reasons[-1] if reasons else ("", f"{self.testbed.last_words()}. {_of_page(status)}")
+        return Outcome(status, code, text), [code for _, code, _ in named]
 
-    def _named(self) -> list[tuple[str, str]]:
+    def _named(self) -> list[tuple[str, str, str]]:
         with self.testbed.log.open("rb") as log:
             log.seek(self._begin)
             said = log.read().decode(errors="replace")
-        return [(code, _RETRIED.sub("", text)) for code, text in _NAMED.findall(said)]
+        return [(by, code, _RETRIED.sub("", text)) for by, code, text in _NAMED.findall(said)]
 
     def _size(self) -> int:
         return self.testbed.log.stat().st_size if self.testbed.log.exists() else 0

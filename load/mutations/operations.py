@@ -253,6 +253,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "option-of-one-client",
+        "an option of Kafka goes to librdkafka although Spark's client cannot follow it",
+        "check passes and the query fails, or one client verifies less than the settings ask for",
+        ("P9",),
+        (Edit("service/kafka/options.py", "            if name.startswith(beginning):", "            if False:"),),
+        ("tests/unit/test_kafka_options.py::test_what_only_one_client_can_do_is_refused_by_its_name[crl]",),
+    ),
+    Mutation(
         "trace-with-error-text",
         "a span has the exception that ended it",
         "the collector gets keys of Redis, and so devices",

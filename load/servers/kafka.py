@@ -17,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from load.servers.certificates import Authority
 from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port
+from load.servers.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
 from service.errors import SetupError
 from service.spark import jars
 from service.spark.java import java
@@ -38,16 +39,24 @@ class Broker(ServerProcess):
 
     With an `authority` there are two more listeners, `secure("SCRAM")` (SASL_SSL, SCRAM-SHA-512, users by `add_user`) and
     `secure("MUTUAL")` (mutual TLS). Who comes in by them may do everything with a resource that has no ACL.
+    With the `tokens` of an endpoint there is also `secure("OAUTH")` (SASL_SSL, OAUTHBEARER).
     """
 
     name = "kafka"
 
     def __init__(
-        self, folder: Path | str, port: int = 0, heap: str = "512m", authority: Authority | None = None
+        self,
+        folder: Path | str,
+        port: int = 0,
+        heap: str = "512m",
+        authority: Authority | None = None,
+        tokens: TokenEndpoint | None = None,
     ) -> None:
         super().__init__(folder, port)
         self.authority = authority
-        self._secure = {name: free_port() for name in ("SCRAM", "MUTUAL")} if authority is not None else {}
+        self._tokens = tokens
+        names = ("SCRAM", "MUTUAL", *(("OAUTH",) if tokens is not None else ()))
+        self._secure = {name: free_port() for name in names} if authority is not None else {}
         self.heap = heap
         self.jvm_options: Sequence[str] = ()
         self._controller = free_port()
@@ -59,7 +68,7 @@ class Broker(ServerProcess):
         return self.address
 
     def secure(self, listener: str) -> str:
-        """The bootstrap address of one of the two listeners with TLS."""
+        """The bootstrap address of one of the listeners with TLS."""
         return f"{HOST}:{self._secure[listener]}"
 
     def add_user(self, name: str, password: str) -> None:
@@ -139,6 +148,8 @@ class Broker(ServerProcess):
             "-Djava.awt.headless=true",
             *self.jvm_options,
         ]
+        if self._tokens is not None:
+            options.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self._tokens.jwks.as_uri()}")
         archive = self._archive_options()
         if not archive and os.access(jars.root(), os.W_OK):
             self._archive = self.folder / "classes.jsa"
@@ -183,6 +194,7 @@ class Broker(ServerProcess):
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "allow.everyone.if.no.acl.found": "true",
             "super.users": "User:ANONYMOUS",
+            **(_oauth(self._tokens) if self._tokens is not None else {}),
         }
 
     def _settings(self) -> dict[str, object]:
@@ -196,7 +208,7 @@ class Broker(ServerProcess):
             "controller.listener.names": "CONTROLLER",
             "listeners": f"{own},CONTROLLER://{HOST}:{self._controller}",
             "advertised.listeners": own,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SCRAM:SASL_SSL,MUTUAL:SSL",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SCRAM:SASL_SSL,MUTUAL:SSL,OAUTH:SASL_SSL",
             "log.dirs": self.folder / "data",
             "auto.create.topics.enable": "false",
             "num.network.threads": 2,
@@ -220,6 +232,19 @@ class Broker(ServerProcess):
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
         }
+
+
+def _oauth(tokens: TokenEndpoint) -> dict[str, object]:
+    """Settings of the listener OAUTH, which checks tokens by the file of keys: it needs no endpoint at its start."""
+    package = "org.apache.kafka.common.security.oauthbearer"
+    return {
+        "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+        "listener.name.oauth.oauthbearer.sasl.server.callback.handler.class": f"{package}.OAuthBearerValidatorCallbackHandler",
+        "sasl.oauthbearer.jwks.endpoint.url": tokens.jwks.as_uri(),
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,
+    }
 
 
 def _class_path() -> str:

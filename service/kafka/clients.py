@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -37,6 +38,13 @@ _SMALL: Options = {
 _REASONS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT, KafkaError._RESOLVE)
 """Codes of errors that say why no broker answers, the most telling first."""
 _CERTIFICATE = re.compile(r"certificate|unknown ca|bad_certificate", re.IGNORECASE)
+TOKENS = re.compile(r"OAUTHBEARER token|token endpoint response|retrieving token from callback handler")
+"""What both libraries say when a token endpoint has not given a token; the brokers have no part in that."""
+_OF_CLIENT = re.compile(
+    r"invalid_(client|grant|scope|request)|unauthorized_client|unsupported_grant_type|response code 40[013]"
+)
+_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
+"""The system's certificates on Debian, Fedora and SUSE. librdkafka's wheel only has Fedora's, for a token endpoint (2.16.0)."""
 _reasons: dict[str, list[KafkaError]] = {}
 """What the clients of the brokers have told since the last one was made, by [kafka] bootstrap."""
 _LARGEST = 1_000_000_000
@@ -105,6 +113,8 @@ def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceErr
     reason = min(told, key=lambda each: _REASONS.index(each.code()), default=None)
     said = text(error) if reason is None else reason.str()
     what = f"Kafka at {kafka.bootstrap} does not answer: {said}"
+    if TOKENS.search(said):
+        return without_token(kafka, said)
     # A broker that goes away during a login is an error of the login, too: "SaslAuthenticateRequest failed: Local: ...".
     if reason is not None and reason.code() == KafkaError._AUTHENTICATION and ": Local: " not in said:
         what = f"Kafka at {kafka.bootstrap} refuses the login: {said}"
@@ -130,11 +140,26 @@ def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceErr
     )
 
 
+def without_token(kafka: Kafka, said: str) -> SourceError:
+    """Return the error for a token endpoint that has not given a token, by what either library says of it."""
+    endpoint = kafka.options.get("sasl.oauthbearer.token.endpoint.url", "of [kafka.options]")
+    what = f"The token endpoint {endpoint} gives no token: {said}"
+    if _CERTIFICATE.search(said) or "trust anchors" in said:
+        remedy = 'Name the PEM file of the endpoint\'s authority as "https.ca.location" in [kafka.options]'
+        return SourceRefusedError(what, remedy=remedy)
+    if _OF_CLIENT.search(said):
+        remedy = "Check [kafka] user and password, which are the client's id and its secret, and sasl.oauthbearer.scope"
+        return SourceRefusedError(what, remedy=remedy)
+    return SourceError(what, remedy="Check that the endpoint answers, on this host and on those of the executors")
+
+
 def _verdict(kafka: Kafka) -> str:
     """Return why the certificate of the first broker is refused, "" if it is not: librdkafka has one text for all reasons."""
-    trusted = librdkafka(kafka).get("ssl.ca.location")
+    options = librdkafka(kafka)
     try:
-        _shake_hands(kafka, ssl.create_default_context(cafile=str(trusted) if trusted else None))
+        context = ssl.create_default_context(cafile=options.get("ssl.ca.location"), cadata=options.get("ssl.ca.pem"))
+        context.check_hostname = options.get("ssl.endpoint.identification.algorithm") != "none"
+        _shake_hands(kafka, context)
     except ssl.SSLCertVerificationError as error:
         return error.verify_message
     except (OSError, ValueError):
@@ -164,7 +189,10 @@ def _shake_hands(kafka: Kafka, context: ssl.SSLContext) -> None:
 def _common(kafka: Kafka) -> dict[str, Any]:
     """Return the options of the settings, and a callback that keeps the reasons why no broker answers."""
     _reasons.pop(kafka.bootstrap, None)
-    return {**librdkafka(kafka), "error_cb": lambda error: _note(kafka.bootstrap, error)}
+    options = librdkafka(kafka)
+    if options.get("sasl.mechanism") == "OAUTHBEARER" and not any(name.startswith("https.ca.") for name in options):
+        options |= next(({"https.ca.location": each} for each in _AUTHORITIES if Path(each).exists()), {})
+    return {**options, "error_cb": lambda error: _note(kafka.bootstrap, error)}
 
 
 def _note(bootstrap: str, error: KafkaError) -> None:

@@ -307,6 +307,13 @@ RULES: tuple[Rule, ...] = (
         anchor="tidemarkoutletfull",
     ),
     Rule(
+        "TidemarkOutletRefuses",
+        "tidemark_outlet_refused_rows > 0",
+        "The outlet {{ $labels.outlet }} refuses {{ $value | humanize }} rows for what they hold, and lacks them",
+        "warn",
+        anchor="tidemarkoutletrefuses",
+    ),
+    Rule(
         "TidemarkSlow",
         "histogram_quantile(0.99, sum by (job, instance, le) (rate(tidemark_event_to_redis_seconds_bucket[5m]))) > 10",
         "One reading in a hundred takes more than {{ $value | humanizeDuration }} to Redis",

@@ -46,12 +46,13 @@ class _Measuring(Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
+        is_counted = False
         for number in itertools.count():
             if self._ending.is_set():
                 return
             self.measure()
-            if number % _FILES_EVERY == 0:
-                self.count_files()
+            if number % _FILES_EVERY == 0 or not is_counted:
+                is_counted = self.count_files()
             self._ending.wait(EVERY_S)
 
     def close(self) -> None:
@@ -62,8 +63,8 @@ class _Measuring(Thread):
         """Measure once what costs little."""
         raise NotImplementedError
 
-    def count_files(self) -> None:
-        """Count files once: it reads folders."""
+    def count_files(self) -> bool:
+        """Count files once: it reads folders. Return False if there was none to read yet."""
         raise NotImplementedError
 
 
@@ -97,13 +98,15 @@ class StoreResources(_Measuring):
         self._measure_disks()
         self._measure_redis()
 
-    def count_files(self) -> None:
+    def count_files(self) -> bool:
+        folder = ""
         if (checkpoint := self._folders["checkpoint"]) is None:
-            return
+            return True
         with suppress(OSError):
             for folder in (each.path for each in os.scandir(checkpoint) if each.is_dir()):
                 count = sum(len(names) for _, _, names in os.walk(folder))
                 self._metrics.checkpoint_files.labels(os.path.basename(folder)).set(count)
+        return bool(folder)
 
     def _measure_disks(self) -> None:
         for folder, path in self._folders.items():
@@ -192,11 +195,12 @@ class ProcessResources(_Measuring):
         # Both limits are the size of the heap unless a JVM option sets another.
         self._metrics.limit_used.labels("direct_memory").set(max(used.values()) / netty.maxDirectMemory())
 
-    def count_files(self) -> None:
+    def count_files(self) -> bool:
         with suppress(OSError):
             self._metrics.temporary.labels("java").set(len(os.listdir(self._temporary)))
         count = sum(len(names) for folder in self._folders for _, _, names in os.walk(folder))
         self._metrics.temporary.labels("spark").set(count)
+        return True
 
     def _measure_processes(self) -> None:
         executors: list[int] = []

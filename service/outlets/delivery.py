@@ -163,6 +163,8 @@ class Delivery:
                 written = self._outlet.write(entry)
             failpoint.hit("half_delivered")
             self._on_write(entry.rows.num_rows, written)
+            if self._refused:  # an operator may have written the rows, and removed the files
+                self._count_refused()
         self._reached = entry.position
 
     def _set_aside(self, entry: Entry, messages: Mapping[int, str]) -> Entry:
@@ -173,11 +175,15 @@ class Delivery:
             raise OutletError(what, remedy="Mend it: docs/outlets.md#rows-that-an-outlet-refuses")
         is_refused = pa.array([row in messages for row in range(entry.rows.num_rows)])
         file = self._outbox.set_aside(name, entry.position, entry.rows.filter(is_refused), [*messages.values()])
-        with self._changed:
-            self._refused = self._outbox.refused(name)
+        self._count_refused()
         text = "The outlet %s refuses %d rows of %s, which are set aside in %s: %s"
         _log.warning(text, name, len(messages), entry.position, file, first)
         return replace(entry, rows=entry.rows.filter(pc.invert(is_refused)))
+
+    def _count_refused(self) -> None:
+        refused = self._outbox.refused(self.options.name)
+        with self._changed:
+            self._refused = refused
 
     def _entry(self, finals: Finals) -> Entry:
         position = finals.position

@@ -55,9 +55,10 @@ from service.errors import (
     WorkerLostError,
 )
 from service.failpoint import InjectedError
+from service.kafka.clients import TOKENS, without_token
 from service.reference.database import UnreadableError
 from service.settings import Settings
-from service.spark.files import FULL, MAKE_ROOM, local
+from service.spark.files import FULL, MAKE_LOADABLE, MAKE_ROOM, NOT_LOADED, local
 from service.spark.internals import jvm
 
 _TRANSIENT = (SourceError, SinkError, UnreadableError, RegistryError, WorkerLostError, OutletError, InjectedError)
@@ -77,7 +78,6 @@ _LOST = "Job aborted due to stage failure"
 """Spark's message for a failed task. Its cause is the task's exception, unless the executor took that with it (Spark 4.1.4)."""
 _WRAPPERS = ("StreamingQueryException", "ForeachBatchUserFuncException", "ForeachUserFuncException", "PythonException")
 _TRACEBACK = "Traceback (most recent call last):"
-_NEVER = re.compile(r"(?!)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,106 +97,93 @@ class _Cause:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """`names` is searched in the class of a cause, `texts` in its message."""
+    """`signs` is searched in the class of a cause and in its message: a wrapper's message has the class of what it wraps."""
 
     family: type[TidemarkError]
     remedy: str
-    names: re.Pattern[str] = _NEVER
-    texts: re.Pattern[str] = _NEVER
+    signs: re.Pattern[str]
 
     def fits(self, cause: _Cause) -> bool:
-        return bool(self.names.search(cause.name) or self.texts.search(cause.message))
+        return bool(self.signs.search(cause.name) or self.signs.search(cause.message))
 
 
 _DIRECT = (
-    _Rule(SetupError, MAKE_ROOM, texts=FULL),
+    _Rule(SetupError, MAKE_ROOM, FULL),
     _Rule(
         SetupError,
         "Give the machine more memory, or more open files; the batch is replayed from the checkpoint",
-        names=re.compile(r"OutOfMemoryError|^MemoryError|ArrowMemoryError"),
-        texts=re.compile(
-            r"OutOfMemoryError|_OUT_OF_MEMORY\]|Too many open files|Cannot allocate memory|unable to create native thread"
+        re.compile(
+            r"OutOfMemoryError|^MemoryError|ArrowMemoryError|_OUT_OF_MEMORY\]|Too many open files|Cannot allocate memory|"
+            r"unable to create native thread"
         ),
     ),
-    _Rule(
-        SetupError,
-        "Java loads libraries from its temporary folder: mount it without noexec, or start with "
-        "SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER",
-        names=re.compile(r"UnsatisfiedLinkError|SnappyError"),
-        texts=re.compile(
-            r"failed to map segment|UnsatisfiedLinkError|Could not initialize class org\.(xerial|rocksdb)"
-        ),
-    ),
+    _Rule(SetupError, MAKE_LOADABLE, NOT_LOADED),
     _Rule(
         SetupError,
         "Give the service's user the right to it, and look into the machine's log for errors of the disk",
-        names=re.compile(r"AccessDeniedException|AccessControlException|^PermissionError"),
-        texts=re.compile(r"Permission denied|Read-only file system|Input/output error|Stale (NFS )?file handle"),
+        re.compile(
+            r"AccessDeniedException|AccessControlException|^PermissionError|Permission denied|Read-only file system|"
+            r"Input/output error|Stale (NFS )?file handle"
+        ),
     ),
-    _Rule(
-        SetupError,
-        _SAME_PACKAGES,
-        re.compile(r"ModuleNotFoundError"),
-        re.compile(r"Cannot run program|VERSION_MISMATCH"),
-    ),
+    _Rule(SetupError, _SAME_PACKAGES, re.compile(r"ModuleNotFoundError|Cannot run program|VERSION_MISMATCH")),
     _Rule(
         SetupError,
         "Exclude Spark's temporary folder from the clean-up of the machine's temporary files",
-        texts=re.compile(r"workingDir-\S+.*No such file|/(blockmgr|spark)-[0-9a-f-]{36}/\S*.*No such file"),
+        re.compile(r"workingDir-\S+.*No such file|/(blockmgr|spark)-[0-9a-f-]{36}/\S*.*No such file"),
     ),
     _Rule(
         FencedError,
         "Another writer uses this checkpoint: this process must end",
-        texts=re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are"),
+        re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming queries are"),
     ),
     _Rule(
         WorkerLostError,
         "The batch is replayed from the checkpoint; if workers die again, check memory and the machine's log",
-        names=re.compile(r"ExecutorLostFailure|ExecutorDeadException|FetchFailed"),
-        texts=re.compile(
+        re.compile(
             r"^Stream closed|Python worker (exited|failed|process terminated)|ExecutorLostFailure|ExecutorDeadException|"
-            r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed(Exception)?|Could not find CoarseGrainedScheduler"
+            r"[Ss]lave lost|Executor heartbeat timed out|FetchFailed|Could not find CoarseGrainedScheduler"
         ),
     ),
     _Rule(
         DataLossError,
         "Records were deleted before they were read. Before going on without them: "
         "docs/operator/procedures.md#records-were-deleted-before-they-were-read",
-        names=re.compile(r"OffsetOutOfRange"),
-        texts=re.compile(r"^\[KAFKA_DATA_LOSS|Some data may have been lost"),
+        re.compile(r"OffsetOutOfRange|^\[KAFKA_DATA_LOSS|Some data may have been lost"),
     ),
     _Rule(
         SourceRefusedError,
         "Check [kafka] user and password_file",
-        names=re.compile(r"SaslAuthenticationException|UnsupportedSaslMechanismException"),
+        re.compile(r"SaslAuthenticationException|UnsupportedSaslMechanismException"),
     ),
     _Rule(
         SourceRefusedError,
         "Check [kafka] ca_file, certificate and key, and this machine's clock",
-        names=re.compile(r"SslAuthenticationException"),
+        re.compile(r"SslAuthenticationException"),
     ),
     _Rule(
         SourceRefusedError,
         "Give [kafka] user this right: docs/operator/kafka.md",
-        names=re.compile(r"(Topic|Group|Cluster|TransactionalId)AuthorizationException"),
+        re.compile(r"(Topic|Group|Cluster|TransactionalId)AuthorizationException"),
     ),
     _Rule(
         SourceError,
         "Check the brokers and kafka.options; the batch is replayed from the checkpoint",
-        names=re.compile(r"^org\.apache\.kafka\.|^org\.apache\.spark\.sql\.kafka010\."),
-        texts=re.compile(r"^\[KAFKA_|Cannot fetch record for offset"),
+        re.compile(
+            r"^org\.apache\.kafka\.|^org\.apache\.spark\.sql\.kafka010\.|^\[KAFKA_|Cannot fetch record for offset"
+        ),
     ),
 )
 _NETWORK = (
     _Rule(
         QueryError,
         "A task of an earlier query still has the state; a new process begins without it",
-        texts=re.compile(r"UNRELEASED_THREAD_ERROR"),
+        re.compile(r"UNRELEASED_THREAD_ERROR"),
     ),
     _Rule(
         QueryError,
         _NO_ANSWER,
-        names=re.compile(
+        re.compile(
             r"ConnectException|NoRouteToHostException|UnknownHostException|SocketTimeoutException|ConnectTimeoutException|"
             r"SafeModeException|StandbyException|RetriableException|AWSClientIOException|SdkClientException"
         ),
@@ -208,8 +195,8 @@ _CHECKPOINT = (
         CheckpointError,
         "Restore the complete checkpoint, undo the change of settings, or rebuild with an empty one: "
         "docs/operator/procedures.md#a-damaged-checkpoint",
-        names=re.compile(r"RocksDBException|StateSchema|ChecksumException|CodecError"),
-        texts=re.compile(
+        re.compile(
+            r"RocksDBException|StateSchema|ChecksumException|CodecError|"
             r"^\[(CANNOT_LOAD_STATE_STORE|CHECKPOINT_|STATE_STORE_(?!INVALID_ST|OPERATION|COMMIT|HANDLE|UNSUPPORTED)|STDS_|STATEFUL_|STREAMING_STATE|"
             r"BATCH_METADATA_NOT_FOUND|MALFORMED_LOG_FILE|INVALID_LOG_VERSION|INCOMPATIBLE_STATE|UNABLE_TO_FETCH_STATE|MISSING_METADATA)|"
             r"^batch \d+ doesn't exist|Log file was malformed|Incomplete log file|Unsupported log version|"
@@ -273,12 +260,10 @@ def classify(
         return failure
     # The query's exception has only the text of an exception in foreachBatch: the original has more.
     causes = [*_python(failure)] or [*_jvm(query)]
-    for cause in causes:  # ours may have been raised from another one
-        family = _named(TidemarkError).get(cause.name.rpartition(".")[2])
-        if family is not None:
-            return family(" ".join(cause.message.split()))
     if not causes:
         return QueryError("The query ended and gave no reason", remedy=_UNNAMED)
+    if (ours := _ours(causes, settings)) is not None:
+        return ours
     root = _root(query, settings)
     for rules in _ORDER:
         for cause in reversed(causes):
@@ -294,6 +279,17 @@ def classify(
     if suspect is not None:
         return rule.family(_what(rule.family, suspect, causes, root, settings), remedy=rule.remedy)
     return QueryError(_what(QueryError, causes[-1], causes, root, settings), remedy=_UNNAMED)
+
+
+def _ours(causes: Sequence[_Cause], settings: Settings | None) -> TidemarkError | None:
+    """Return the error that one of the causes is, or that another module has for it."""
+    for cause in causes:  # ours may have been raised from another one
+        family = _named(TidemarkError).get(cause.name.rpartition(".")[2])
+        if family is not None:
+            return family(" ".join(cause.message.split()))
+    if settings is not None and any(TOKENS.search(cause.message) for cause in causes):
+        return without_token(settings.kafka, causes[-1].short())
+    return None
 
 
 _IS_OF_FILES = re.compile(r"FileNotFound|NoSuchFile|EOFException|IOException|OSError|FileSystemException")

@@ -61,6 +61,7 @@ def backfill(
     the settings if None. `watch` gets ms of event time. With `dry` nothing is written, and no other run is fenced. Without
     `spark` a session is started. Raises TidemarkError; then run it again with the same arguments.
     """
+    _chosen(settings, views)  # a name that does not exist: before another run is fenced, and before Spark starts
     valid = max(0, span[0]), min(span[1], EVENT_MS_LIMIT)  # Spark and Kafka refuse much larger times
     with (
         nullcontext() if dry else closing(Fence(settings.redis)) as fence,

@@ -17,11 +17,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from service import clock
-from service.errors import ReferenceDataError
+from service.errors import ReferenceDataError, SetupError
 from service.redaction import MASK, redacted
 from service.reference.attributes import DEVICE
 from service.reference.expectations import check_columns
 from service.spark import session
+from service.spark.files import MAKE_LOADABLE, NOT_LOADED
 from service.spark.internals import jvm
 from service.threads import Thread
 
@@ -67,7 +68,8 @@ def reason_of(error: BaseException) -> str:
 def fetch(spark: SparkSession, reference: "Reference") -> pa.Table:
     """Run the query once; return `device` and the query's other columns, all strings, in no particular order.
 
-    Raises UnreadableError with the database's message, and ReferenceDataError when the query's columns do not fit the settings.
+    Raises UnreadableError with the database's message, ReferenceDataError when the query's columns do not fit the settings, and
+    SetupError when Java cannot load the library of the database's driver.
     Neither shows credentials. Returns or raises within PATIENCE x timeout.
     """
     return _within_limit(spark, reference, lambda: _read(spark, reference))
@@ -134,6 +136,9 @@ def _query(spark: SparkSession, reference: "Reference", *, check: bool) -> pa.Ta
         return source.load().select(*(col(f"`{name}`").cast("string") for name in columns)).toArrow()
     except (PySparkException, Py4JJavaError) as error:
         message = _message(error, reference)
+        if NOT_LOADED.search(message):
+            what = f"the driver of {address(reference.url)} cannot load its library: {message}"
+            raise SetupError(what, remedy=MAKE_LOADABLE) from None
         remedy = "Check [reference] url, user, password and query, and that the database can be reached"
         reason = REFUSED
         if "No suitable driver" in message or "ClassNotFoundException" in message:

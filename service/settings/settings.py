@@ -99,7 +99,7 @@ class Settings(Section):
     """The service as a process."""
     kafka: Kafka
     """Where records are read. A user logs in with SCRAM-SHA-512 over TLS; `ca_file` alone turns TLS on. Another
-    mechanism: "sasl.mechanism" in [kafka.options].
+    mechanism, such as OIDC: docs/operator/kafka.md#logins.
     """
     inputs: tuple[NamedInput, ...] = ()
     """Several inputs, each with topics of its own and the shape of their records, in place of [input] and kafka.topics.

@@ -33,6 +33,15 @@ RESTORE = (
 MAKE_ROOM = (
     "Make room on the checkpoint's disk and start again: docs/operator/procedures.md#the-checkpoints-disk-is-full"
 )
+NOT_LOADED = re.compile(
+    r"UnsatisfiedLinkError|SnappyError|failed to map segment|No native library found|"
+    r"Could not initialize class org\.(xerial|rocksdb)"
+)
+"""The classes and messages of libraries that Java cannot load from its temporary folder; SQLite's driver has its own message."""
+MAKE_LOADABLE = (
+    "Java loads libraries from its temporary folder: mount it without noexec, or start with "
+    "SPARK_SUBMIT_OPTS=-Djava.io.tmpdir=FOLDER"
+)
 MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _OBJECT_STORES = frozenset({"s3a"})
 _EXISTS = ("FileAlreadyExistsException", "RemoteFileChangedException")

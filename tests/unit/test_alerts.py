@@ -164,6 +164,10 @@ def lacks(it: Instance) -> None:
     it.metrics.outlets.watch(lambda: {"files": Progress(9, 600_000, since_ms, "away", is_behind=True)})
 
 
+def is_refused(it: Instance) -> None:
+    it.metrics.outlets.watch(lambda: {"files": Progress(0, 0, None, "", is_behind=False, refused=2)})
+
+
 def waits_for_an_outlet(it: Instance) -> None:
     """Every other scrape finds the query between two attempts."""
     it.fails("OUTLET")
@@ -260,6 +264,7 @@ STATES: dict[str, tuple[Step | None, int, set[str]]] = {
     "samples cannot be checked": (lambda it: (it.works(), it.metrics.quality.failures.inc()), 6, {"QualityUnchecked"}),
     "the reference is kept": (lambda it: (it.works(), is_old(it)), 17, {"ReferenceKept", "ReferenceOld"}),
     "an outlet is away": (lambda it: (it.works(), lacks(it)), 9, {"OutletAway", "OutletFull"}),
+    "an outlet refuses rows": (lambda it: (it.works(), is_refused(it)), 2, {"OutletRefuses"}),
     "an outlet is waited for": (
         waits_for_an_outlet,
         12,

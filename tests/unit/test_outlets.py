@@ -345,7 +345,11 @@ def test_a_row_that_an_outlet_refuses_is_set_aside_and_the_others_go_on(
     )
     made.close()
     # They are still reported after a restart, until the file is removed.
-    assert begin(memory, committed=1, epoch=2).progress()["files"].refused == 2
+    again = begin(memory, committed=1, epoch=2)
+    assert again.progress()["files"].refused == 2
+    file.unlink()
+    again.publish(micro_batch(2, 2, 20), [closed("d")])
+    assert again.progress()["files"].refused == 0
 
 
 def test_an_outlet_that_refuses_more_than_some_rows_is_away_and_nothing_is_set_aside(

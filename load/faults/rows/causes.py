@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
@@ -189,6 +188,27 @@ def _expired(stage: Stage) -> Iterator[None]:
             yield
 
 
+@cause("Kafka: Kerberos", SettingsError, r"sasl\.mechanism GSSAPI", r"SCRAM.*OIDC.*kafka\.md#logins")
+def _kerberos(stage: Stage) -> Iterator[None]:
+    with stage.settings(kafka={"options": {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}}):
+        yield
+
+
+@cause(
+    "Kafka: token endpoint away",
+    SourceError,
+    r"token endpoint http://127\.0\.0\.1:\d+/token",
+    r"endpoint answers",
+    ends=False,
+    passes=False,
+)
+def _token_endpoint(stage: Stage) -> Iterator[None]:
+    url = f"http://{HOST}:{free_port()}/token"
+    options = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": url}
+    with _kafka_login(stage, "SCRAM", user=USER, password=PASSWORD, options=options):
+        yield
+
+
 @cause("Kafka: no right to the topic", SourceRefusedError, r"cause-\d+.*(?i:authoriz|right)", r"right|user")
 def _kafka_right(stage: Stage) -> Iterator[None]:
     topic = _acl(stage.name, _kafka.AclOperation.READ, "somebody")
@@ -212,24 +232,16 @@ def _no_topic(stage: Stage) -> Iterator[None]:
 )
 def _reference(stage: Stage) -> Iterator[None]:
     url = f"jdbc:postgresql://{HOST}:{free_port()}/tidemark"
-    before = stage.testbed.settings["reference"]["url"]
-    stage.testbed.settings["reference"]["url"] = url
-    with stage.settings(reference={"user": "u", "password": "p"}):
+    with stage.settings(reference={"url": url, "user": "u", "password": "p"}):
         yield
-    stage.testbed.settings["reference"]["url"] = before
 
 
 @cause(
     "registry away at the first start", RegistryError, r"http://127\.0\.0\.1:\d+", r"registry", ends=False, passes=False
 )
 def _registry(stage: Stage) -> Iterator[None]:
-    schemas = stage.testbed.settings["input"].pop("schemas")
-    stage.options = ()
-    try:
-        with stage.settings(registry={"url": f"http://{HOST}:{free_port()}"}):
-            yield
-    finally:
-        stage.testbed.settings["input"]["schemas"] = schemas
+    with stage.settings(registry={"url": f"http://{HOST}:{free_port()}"}, input={"schemas": None, "reader_schema": 1}):
+        yield
 
 
 @cause(
@@ -245,12 +257,9 @@ def _outlet(stage: Stage) -> Iterator[None]:
 @cause("temporary folder with noexec", SetupError, r"(?i)noexec|failed to map segment", r"noexec.*java\.io\.tmpdir")
 def _noexec(stage: Stage) -> Iterator[None]:
     folder = stage.testbed.folder / "noexec"
-    folder.mkdir(exist_ok=True)
-    with _mounted(folder, "noexec"):
-        options = f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"
-        stage.environment = {"JAVA_TOOL_OPTIONS": options}
+    with small_disk(stage.run, folder, "256m", "noexec"):
+        stage.environment = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"}
         yield
-        stage.testbed.kill_service()
 
 
 # While it runs; each ends the service.
@@ -311,7 +320,7 @@ def _retention(stage: Stage) -> Iterator[None]:
     yield
 
 
-@cause("memory of the JVM", SetupError, r"OutOfMemoryError", r"driver-memory", by_spark=52)
+@cause("memory of the JVM", SetupError, r"OutOfMemoryError", r"driver-memory", by_spark=52, also=("REFERENCE",))
 def _memory(stage: Stage) -> Iterator[None]:
     options = {
         "bootstrap.servers": stage.testbed.broker.bootstrap,
@@ -449,12 +458,3 @@ def _delete_records(stage: Stage) -> None:
     places = [TopicPartition(stage.name, partition, end - 10) for partition, end in ends.items()]
     for done in stage.testbed.broker.admin.delete_records(places).values():
         done.result(30)
-
-
-@contextlib.contextmanager
-def _mounted(folder: Path, options: str) -> Iterator[None]:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size=256m,{options}", "tidemark", str(folder)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=False)

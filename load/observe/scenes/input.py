@@ -83,6 +83,7 @@ class Input(Scene):
                     "the JVM may have a quarter more open files than it has",
                     self.few_open_files,
                 ),
+                Cause(("TidemarkOutletRefuses",), "the outlet's table refuses windows of a view", self.outlet_refuses),
                 Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
@@ -156,6 +157,14 @@ class Input(Scene):
         yield
         self.wrong.unknown_schema = 0.0
         self.registry.start()
+
+    @contextmanager
+    def outlet_refuses(self) -> Iterator[None]:
+        self.postgres.execute("alter table windows add constraint no_sites check (view <> 'site') not valid")
+        yield
+        self.postgres.execute("alter table windows drop constraint no_sites")
+        for file in (self.testbed.folder / "checkpoint" / "outlets").glob("refused-*"):
+            file.unlink()
 
     @contextmanager
     def outlet_away(self) -> Iterator[None]:
