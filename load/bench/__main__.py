@@ -453,7 +453,7 @@ def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True
 
 
 def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, float]:
-    """What removal of duplicates costs a reading, and the service's mean batch with it over the one without it."""
+    """Measure the cost of removing duplicates for a reading, and the ratio of the service's mean batch with and without it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         figures = bench_distinct.measure(Path(folder))

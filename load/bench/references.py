@@ -25,7 +25,7 @@ BARE_S = 40
 
 
 def reference(testbed: Testbed, name: str) -> Any:
-    """What a reference's own process, with a JVM of its own, has measured on the testbed's topic."""
+    """Return the measurement of a reference, which runs in a process with a JVM of its own, on the testbed's topic."""
     log = testbed.folder / f"{name}.log"
     command = [sys.executable, "-m", "load.bench.references", name, str(testbed.config)]
     child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(testbed.folder / "tmp")})

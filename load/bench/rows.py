@@ -101,7 +101,7 @@ def measure_cluster(folder: Path) -> dict[str, float]:
 
 
 def ratios(rows: dict[str, float]) -> dict[str, float]:
-    """A row's time, and Redis' CPU for it, in those of plain commands."""
+    """Return a row's time and its CPU time of Redis, each as a multiple of plain commands."""
     return {
         "row_to_hset": rows["row_us"] / rows["hset_us"],
         "row_redis_to_hset_redis": rows["row_redis_us"] / rows["hset_redis_us"],

@@ -37,7 +37,7 @@ DRIVER_SHARE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a reading costs: CPU in us, bytes. `rows` are rows of a reading whose device has no other one in the batch."""
+    """Cost of a reading: CPU in us, bytes. `rows` are the rows of a reading whose device has no other reading in the batch."""
 
     service_us: float
     row_us: float

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(stage: Stage, failures: Sequence[str]) -> dict[str, Any]:
-    """Return what the steps have found: figures, and examples of what is wrong."""
+    """Return the result of the steps: figures, and examples of errors."""
     troubles = stage.chromium.troubles
     found: dict[str, Sequence[str]] = {
         "failed": failures,

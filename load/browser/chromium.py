@@ -46,7 +46,7 @@ def find() -> str:
 
 @dataclass
 class Troubles:
-    """What went wrong in the pages of a run, one line for each."""
+    """Errors in the pages of a run, one line each."""
 
     console_errors: list[str] = field(default_factory=list)
     foreign_requests: list[str] = field(default_factory=list)

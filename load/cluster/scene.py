@@ -99,7 +99,7 @@ Function = Callable[[Scene], Figures]
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A play: `options` are those of deploy/submit, `buckets` the state's, `executors` run at its end."""
+    """A play. `options` go to deploy/submit, `buckets` is the number of the state's buckets, `executors` run at the end."""
 
     title: str
     function: Function

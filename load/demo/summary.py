@@ -13,7 +13,7 @@ OWN_TOPIC = (
 
 @dataclass
 class Summary:
-    """What `--json` writes. `latency_ms` are quantiles of the time from the broker's timestamp of a reading to Redis'
+    """The report of `--json`. `latency_ms` are quantiles of the time from the broker's timestamp of a reading to Redis'
     acknowledgement of its values, after the first `warm_up_s` seconds of the load. `caught_up`: the
     warm-up ended with the service reading the load as it came, not by its time limit.
     """

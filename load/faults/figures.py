@@ -13,7 +13,7 @@ _LATENCY = "tidemark_event_to_redis_seconds"
 
 
 def figures(entries: Iterable[Entry]) -> dict[str, Any]:
-    """What every row reports."""
+    """Return the figures that every row reports."""
     recovers, restarts, latency, counts = Recovers(), Restarts(), Latency(), Counts()
     for entry in entries:
         for _ in recovers.take(entry):
@@ -83,7 +83,7 @@ class Latency:
 
 
 class Counts:
-    """What is only counted."""
+    """Events that are counted and not judged."""
 
     def __init__(self) -> None:
         self.values = self.feed = self.overlapping = self.faults = self.batches = 0

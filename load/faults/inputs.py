@@ -19,7 +19,7 @@ ARRAY = 5
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a generator sends to a topic: its share of a load's readings, and in which form."""
+    """Traffic of a generator to a topic: its share of a load's readings, and their form."""
 
     topic: str = TOPIC
     share: float = 1.0
@@ -28,7 +28,7 @@ class Traffic:
 
     @property
     def options(self) -> list[str]:
-        """Those of the generator's command line."""
+        """Options of the generator's command line."""
         return ["--topic", self.topic, "--format", self.value_format, "--array", str(self.array)]
 
 
@@ -41,7 +41,7 @@ TRAFFIC: Mapping[int, Sequence[Traffic]] = {
 
 
 def sections(given: Mapping[str, Any], inputs: int) -> dict[str, Any]:
-    """Return sections of the settings with so many inputs; those of a row have one."""
+    """Return sections of the settings with so many inputs; a row's own settings have one."""
     if inputs == 1:
         return dict(given)
     others = {name: section for name, section in given.items() if name != "input"}

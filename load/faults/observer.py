@@ -154,7 +154,7 @@ class Observer:
             self._history.add("redis", up=is_up, why=why)
 
     def _sum_up(self) -> None:
-        """What holds for all shards. With several, it is an entry of its own: a batch is published when each of them has it."""
+        """Note the state of all shards: a batch is published when each shard has it, which is an entry of its own for several."""
         self.epoch = min(shard.epoch for shard in self._shards)
         every = [shard.progress for shard in self._shards if shard.progress is not None]
         if len(every) < len(self._shards):

@@ -72,7 +72,7 @@ def row(
 
 
 def rows() -> dict[str, Row]:
-    """All rows by id, in the table's order; those of modules that are not imported yet are."""
+    """Return all rows by id, in the table's order. Imports the modules of rows."""
     package = importlib.import_module("load.faults.rows")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")

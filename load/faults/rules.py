@@ -34,11 +34,11 @@ class Rule(Protocol):
     """Takes every entry in order, then the end."""
 
     def take(self, entry: Entry) -> Iterator[Violation]:
-        """What this entry, after those before it, violates."""
+        """Return the violations of an entry after the earlier entries."""
         ...
 
     def end(self) -> Iterator[Violation]:
-        """What is only known when there are no more entries."""
+        """Return the violations that show only after the last entry."""
         ...
 
 
@@ -193,7 +193,7 @@ class Observed:
 
     @property
     def lacking(self) -> dict[str, int]:
-        """What there is too little of, and how many entries of it there are: of the shard that has the fewest of it."""
+        """Return the kinds of entries of which there are too few, with their number: the smallest of a shard."""
         counts = {what: self._seen[what, None] for what in self.LEAST}
         counts |= {what: min(self._seen[what, shard] for shard in self._shards) for what in ("value", "feed")}
         return {what: count for what, count in counts.items() if count < self.LEAST[what]}

@@ -49,7 +49,7 @@ DROPOUT_MS, DROPOUT_EVERY_MS = 16_000, 40_000
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a row's run needs: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
+    """Parts of a row's run: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
     `inputs` are 1 to 3 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow. With `tls`
     the broker has listeners with TLS, too.
@@ -220,7 +220,7 @@ class Run:
             self.violation("stop", f"the service ended with status {status}: {self.testbed.last_words()}")
 
     def start_again(self) -> None:
-        """What a supervisor would do; a supervised service needs nobody."""
+        """Start the service again as a supervisor does; nothing for a supervised service."""
         if not self.is_supervised:
             self.testbed.kill_service()
             self.testbed.start_service(self._environment)
@@ -253,7 +253,7 @@ class Run:
     def instance(
         self, name: str, checkpoint: str = "checkpoint", config: Path | None = None, tree: Path = ROOT
     ) -> Instance:
-        """One more service beside the testbed's, not started yet; `checkpoint` is a folder of the run's.
+        """Return another service, not started yet, in addition to the testbed's; `checkpoint` is a folder of the run.
 
         It has the testbed's settings, or those of the file `config`, and runs from this tree, or from another one.
         """
@@ -283,7 +283,7 @@ class Run:
 
     @property
     def loads(self) -> list[Load]:
-        """Those that run."""
+        """Return the loads that run."""
         return list(self._loads)
 
     def unload(self, load: Load) -> None:
@@ -304,7 +304,7 @@ class Run:
             print(f"  {what} {' '.join(f'{name}={fact}' for name, fact in facts.items())}", flush=True)
 
     def violation(self, rule: str, text: str) -> None:
-        """What no rule can see."""
+        """Note a violation that no rule finds."""
         self.note("violation", rule=rule, text=text)
 
     @contextlib.contextmanager
@@ -352,7 +352,7 @@ class Run:
             self.testbed.wait_published(self.observer.ends(topic), STARTS_S, topic)
 
     def compare(self, **options: Any) -> Verdict:
-        """The oracle's verdict on a service at rest, for the history; `options` are those of load.judge.compare."""
+        """Note the oracle's verdict on a service at rest; `options` go to load.judge.compare."""
         verdict = compare(self.testbed.config, **options)
         with self.testbed.redis_client() as client:
             violations = contract.check(client, "tidemark", self.shards)
@@ -383,7 +383,7 @@ class Run:
     # What is there.
 
     def metrics(self) -> Mapping[str, float]:
-        """What the instance says whose query runs, or the testbed's service when none does."""
+        """Return the metrics of the instance whose query runs, or of the testbed's service if no query runs."""
         own = self.testbed.metrics()
         for samples in (own, *(instance.metrics() for instance in self._instances)):
             if samples.get("tidemark_query_running"):

@@ -36,7 +36,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Kind(enum.IntEnum):
-    """What a reading is; in the record's header `kind` for all but ORDINARY."""
+    """Kind of a reading, in the record's header `kind` for all but ORDINARY."""
 
     ORDINARY = 0
     DUPLICATE = 1  # sent twice, byte for byte; both are to be counted
@@ -102,7 +102,7 @@ SITES = ("aarhus", "bilbao", "cork", "dresden", "espoo", "ghent", "izmir", "krak
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What a fleet is like. Shares are of 1; `rate` is in records a second, 0 = what the types' own intervals give.
+    """Properties of a fleet. Shares are of 1; `rate` is in records a second, 0 = what the types' own intervals give.
 
     A reading is at most `max_delay_ms` behind its device's clock, and that clock at most `skew_ms` off: a service whose
     limits are wider than these admits every ordinary reading. Of all devices `dropout_share` fall silent now and then,

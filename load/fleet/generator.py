@@ -49,7 +49,7 @@ _FLUSH_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was sent. `readings` counts by kind name; each duplicate is two of the `sent` records.
+    """Counts of the sent records. `readings` counts by kind name; each duplicate is two of the `sent` records.
 
     `failed` records were given up by the client, `waiting` ones were not acknowledged when the flush ran out of time:
     with both 0, the topic holds every record once. `offsets` is partition -> [first, end), measured around the run.

@@ -42,7 +42,7 @@ exec chroot "$root" setpriv --reuid "$user" --regid "$user" --clear-groups --no-
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command in the image did."""
+    """Result of a command in the image."""
 
     status: int
     output: str

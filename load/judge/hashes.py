@@ -115,7 +115,7 @@ class _Checks:
             self._device_hashes.append((key, name, actual))
 
     def finish(self, prefix: str) -> None:
-        """What never came, and whether merged sessions went into one that is expected."""
+        """Add the values that never came to the verdict, and the merged sessions that no expected session covers."""
         expected, add = self._expected, self._verdict.add
         for key, name, actual in self._device_hashes:
             right = expected.devices[name]

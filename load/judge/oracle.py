@@ -91,7 +91,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must be there once everything up to the partitions' ends is published under `watermark_ms`.
+    """Values that must exist once everything up to the partitions' ends is published under `watermark_ms`.
 
     `statistics` are those of each view. `values` is the length and a digest of each rejected record's value, None for a null one.
     """
@@ -155,7 +155,7 @@ def may_be_named(device: str) -> bool:
 
 
 def digest(value: bytes | None) -> Digest:
-    """What stands for a record's value, so that rejects of any size can be kept in memory."""
+    """Return the digest of a record's value, so that rejects of any size can be kept in memory."""
     return None if value is None else (len(value), hashlib.blake2b(value, digest_size=16).digest())
 
 
@@ -291,7 +291,7 @@ class _Columns:
 
 
 class Taken(NamedTuple):
-    """What a ledger has decided about the records of some partitions."""
+    """Decisions of a ledger about the records of some partitions."""
 
     admitted: Readings
     endless: Readings
@@ -301,7 +301,7 @@ class Taken(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What a record says; `values` and `texts` have every measure and column, null where its shape lacks one."""
+    """Content of a record; `values` and `texts` have every measure and column, null where its shape lacks one."""
 
     device: str
     event_ms: int | None
@@ -564,7 +564,7 @@ class Ledger:
         return reasons[0] if reasons else None
 
     def _key(self, device: str, event_ms: int, texts: Mapping[str, str | None]) -> tuple[str | int, ...]:
-        """What a reading has of `admission.distinct`; () if it lacks some of it."""
+        """Return the values of `admission.distinct` of a reading; () if it lacks one of them."""
         known: Mapping[str, str | int | None] = {"device": device, "event_time": event_ms, **texts}
         key = tuple(each for name in self._rules.distinct if (each := known[name]) not in {None, OTHER_VALUES})
         return tuple(each for each in key if each is not None) if len(key) == len(self._rules.distinct) else ()
@@ -572,7 +572,7 @@ class Ledger:
     def _unlike_others(
         self, at_place: Coordinate, key: tuple[str | int, ...], event_ms: int, refused: str
     ) -> list[str]:
-        """What speaks against a reading that has come after others: that it is behind them, or the same as one of them."""
+        """Return the reasons to reject a reading that came after others: it is behind them, or the same as one of them."""
         if refused == "duplicate":
             self._copies.append((at_place, key))
         if refused or event_ms < self.watermark_ms:
@@ -590,7 +590,7 @@ class Ledger:
         return Predicate(where, ("device", *rules.measures, *self._limits, *of_reference))
 
     def _stranger(self, device: str) -> str | None:
-        """What speaks against a device, whatever it sends."""
+        """Return the reason to reject all readings of a device, None if there is none."""
         if not device.strip(BLANKS):
             return "no_device"
         if not may_be_named(device):
@@ -598,7 +598,7 @@ class Ledger:
         return "unknown_device" if self._rules.reject_unknown and device not in self._reference else None
 
     def _reasons(self, device: str, event_ms: int, broker_ms: int, values: Mapping[str, float | None]) -> Iterator[str]:
-        """What else speaks against a reading, in order."""
+        """Return the other reasons to reject a reading, in order."""
         rules = self._rules
         if not all(math.isfinite(number) for number in values.values() if number is not None):
             yield "not_finite"

@@ -29,7 +29,7 @@ class Predicate:
 
 
 class Formula:
-    """An expression over fields of a record; `fields` are their paths. Arithmetic, `abs` and `coalesce` are those of SQLite."""
+    """An expression over fields of a record; `fields` are their paths. Arithmetic, `abs` and `coalesce` follow SQLite."""
 
     def __init__(self, text: str) -> None:
         names = re.findall(_NAME, text)

@@ -87,7 +87,7 @@ class Rules:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Those of all shapes."""
+        """Topics of all shapes."""
         return tuple(topic for shape in self.shapes for topic in shape.topics)
 
 
@@ -147,7 +147,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
 
 
 def read_reference(rules: Rules) -> Reference:
-    """What the reference's database holds now, all columns: SQLite or PostgreSQL by its JDBC URL, {} without a [reference].
+    """Return all columns of the reference's database, SQLite or PostgreSQL by its JDBC URL; {} without a [reference].
 
     Rows without a key are left out. Raises ValueError for another database.
     """

@@ -11,7 +11,7 @@ Hash = Mapping[str, str]
 
 @dataclass(slots=True)
 class Verdict:
-    """What was compared and what differs; `kinds` counts differences as `<thing>.<missing, extra or the field>`.
+    """Number of compared values, and the differences; `kinds` counts differences as `<thing>.<missing, extra or the field>`.
 
     `compared` counts expected things by name. `duplicates` are rejects stored again, `ahead` are rejects beyond
     progress, `omitted` are rejects announced without their bytes for being too large, `merged` are sessions that say

@@ -39,7 +39,7 @@ class Versions:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """What is computed, by names in keys."""
+        """Return the computed views by their names in keys."""
         return tuple(each.view for each in self.all)
 
     def of(self, name: str) -> Version | None:

@@ -37,7 +37,7 @@ VIEWS = (
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What makes alerts fire: its description, and the context manager. `clears_late`: the next group does not wait for them."""
+    """Cause of alerts: a description and a context manager. `clears_late`: the next group does not wait for them."""
 
     alerts: tuple[str, ...]
     text: str
@@ -102,11 +102,11 @@ class Scene(Started):
         return {}
 
     def groups(self) -> Sequence[Sequence[Cause]]:
-        """Return the causes; those of a group occur at the same time."""
+        """Return the causes in groups; the causes of a group occur at the same time."""
         raise NotImplementedError
 
     def parts(self) -> Sequence[AbstractContextManager[object]]:
-        """Parts beside the testbed's, to be started before the service."""
+        """Return the parts that start before the service, in addition to the testbed's."""
         return ()
 
     def start(self) -> None:
@@ -151,7 +151,7 @@ class Scene(Started):
     # Playing.
 
     def play(self, watch: Watch, only: Collection[str] = ()) -> list[Played]:
-        """Play all groups, or those of the alerts `only`; no rows if this scene has none of them.
+        """Play all groups, or the groups with an alert of `only`. Return no rows if the scene has none of them.
 
         A failure of the testbed is the problem of the alerts that could not be played.
         """

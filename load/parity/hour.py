@@ -88,7 +88,7 @@ def _round(
     before: Mapping[str, Values],
     watermark_ms: int,
 ) -> dict[str, Any]:
-    """Remove the values from Redis, compute them again beside the service, and compare."""
+    """Remove the values from Redis, compute them again while the service runs, and compare."""
     with testbed.redis_client() as client:
         for (key,) in before["redis"]:
             client.delete(key)
@@ -151,7 +151,7 @@ def _archive(testbed: Testbed) -> Path:
 
 
 def _backfill(testbed: Testbed, watermark_ms: int, options: Sequence[str]) -> list[str]:
-    """Run the command beside the service; return what it says."""
+    """Run the command while the service runs; return its output."""
     span = ["--from", str(START_MS - SPAN_S * 1000), "--to", str(watermark_ms)]
     command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(testbed.config), *span, *options]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -56,7 +56,7 @@ def duplicates(right: Values, actual: Values) -> list[str]:
 
 
 def differences(right: Values, actual: Values) -> list[str]:
-    """Return the values that differ, and those of other keys, as texts."""
+    """Return the values that differ and the keys that only one side has, as texts."""
     other = [key for key in sorted(actual.keys() - right.keys()) if not key[-1].startswith("row ")]
     different = [key for key in sorted(right.keys() & actual.keys()) if not _is_same(right[key], actual[key])]
     return [f"{key} is {actual[key]} instead of {right.get(key)}" for key in (*different, *other)]

@@ -65,7 +65,7 @@ class Authority:
     def server(
         self, name: str = "server", *, host: str = HOST, mutual: bool = False, expired: bool = False
     ) -> ssl.SSLContext:
-        """What a server of Python's needs; `mutual` asks clients for a certificate."""
+        """Return the TLS context of a server in Python; `mutual` asks clients for a certificate."""
         issued = self.issue(name, host, expired=expired)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(self.ca_file))
         context.load_cert_chain(issued.certificate, issued.key)

@@ -64,7 +64,7 @@ class Broker(ServerProcess):
 
     @property
     def bootstrap(self) -> str:
-        """What clients take as bootstrap.servers."""
+        """The value of bootstrap.servers for clients."""
         return self.address
 
     def secure(self, listener: str) -> str:

@@ -51,7 +51,7 @@ class Postgres(ServerProcess):
 
     @property
     def dsn(self) -> str:
-        """What psycopg.connect takes, password included."""
+        """The argument of psycopg.connect, with the password."""
         return f"postgresql://{self.user}:{self.password}@{self.address}/{self.database}"
 
     def execute(self, sql: str, rows: Sequence[Sequence[object]] | None = None) -> list[tuple[Any, ...]]:

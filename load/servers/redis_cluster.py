@@ -83,7 +83,7 @@ class ClusterNode(Redis):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a node has about one node of the cluster; `primary` is an id, "" for a primary."""
+    """A node of the cluster as another node sees it; `primary` is an id, "" for a primary."""
 
     node_id: str
     flags: frozenset[str]
@@ -205,7 +205,7 @@ class RedisCluster(Started):
         self._until(lambda: not self._trouble(), "the Redis Cluster to be ok", self._trouble)
 
     def _trouble(self) -> str:
-        """What keeps the cluster from being ok, "" for nothing."""
+        """Return the reason why the cluster is not ok; "" if it is."""
         awake, views = [node for node in self.nodes if node.is_awake], self._views()
         if len(views) < len(awake):
             return f"no answer from {', '.join(node.address for node in awake if node not in views)}"

@@ -50,7 +50,7 @@ class Registry:
 
     @property
     def url(self) -> str:
-        """What clients take as schema.registry.url."""
+        """The value of schema.registry.url for clients."""
         return f"http://{HOST}:{self.port}"
 
     def __enter__(self) -> Self:
@@ -178,7 +178,7 @@ class Apicurio(ServerProcess):
 
     @property
     def url(self) -> str:
-        """What clients take as schema.registry.url."""
+        """The value of schema.registry.url for clients."""
         return f"http://{self.address}/apis/ccompat/v7"
 
     @classmethod

@@ -51,7 +51,7 @@ class _Daemon(ServerProcess):
         return self._variables
 
     def state(self) -> dict[str, Any]:
-        """What its page tells; {} when it does not answer, or with nothing yet, as in its first moments."""
+        """The content of its page; {} while it does not answer or its page is empty."""
         return page_state(f"{HOST}:{self.page}")
 
     def end_alone(self) -> None:
@@ -237,7 +237,7 @@ class Cluster(Supervisor):
                     yield child
 
     def _left(self) -> Iterator[psutil.Process]:
-        """What a worker of this folder started, and what that started: they have the worker's environment."""
+        """Return the processes below a worker of this folder, which have the worker's environment."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.environ().get("SPARK_WORKER_DIR") == str(self.work) and is_alive(process):

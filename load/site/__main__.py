@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from load.site import contract_page, metrics_page, pages, settings_page
+from load.site import contract_page, pages, settings_page
 from service.spark.places import ROOT
 
 CONFIG = Path(__file__).parent / "mkdocs.yml"
@@ -32,7 +32,6 @@ def stage(root: Path, folder: Path) -> Path:
     pages.copy_pages(root, target)
     generated = {
         "settings.md": settings_page.page(),
-        "metrics.md": metrics_page.page(),
         "keys.md": contract_page.page(root),
         "client.md": CLIENT,
     }

@@ -53,7 +53,7 @@ class Executor(Protocol):
         ...
 
     def replay(self, transcript: Transcript) -> Output:
-        """What another run ends with, which reads all at once and then sees the last `idle_after` of silence."""
+        """Return the result of a run that reads all records at once and then sees the last `idle_after` of silence."""
         ...
 
 

@@ -288,7 +288,7 @@ class Builders:
         self._take_windows(changes.windows, self._settings.views)
 
     def _take_windows(self, table: pa.Table, views: Collection[View], *, is_past: bool = False) -> None:
-        """As publish would write them: those of views that there are. Windows of the past take the place of incomplete ones."""
+        """Take windows of present views as publish writes them. Windows of the past replace incomplete ones."""
         table = table.filter(pc.is_in(table["view"], pa.array([view.name for view in views], pa.string())))
         fields = window_rows(table, Keys(""), views, 0).fields
         columns = {name: fields[name] for name in FIELDS["window"] if name in fields}

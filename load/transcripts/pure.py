@@ -139,7 +139,7 @@ class Pure:
                 self._left[left] = {**{name: fields[name] for name in FIELDS["left"]}, "revision": revision}
 
     def _there(self, line_ms: int = -1) -> tuple[Items, dict[str, object]]:
-        """What follows from the readings, and what makes each of it another one than before."""
+        """Return the values that follow from the readings, each with the properties whose change makes it another value."""
         expected = self._ledger.close(self.watermark_ms, line_ms)
         items: Items = {}
         contents: dict[str, object] = {}

@@ -47,7 +47,7 @@ def without_revision(output: Output) -> Output:
 
 
 def content(fields: Fields) -> object:
-    """What a window or a session says: when it changes after silence has closed it, it is revised."""
+    """Return the content of a window or session. If it changes after silence has closed it, the value is revised."""
     return fields["count"], fields.get("last")
 
 

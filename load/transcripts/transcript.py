@@ -121,7 +121,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens, and the output that it changes."""
+    """An action, and the output that it changes."""
 
     change: Mapping[str, Any] = field(default_factory=dict)
     add: tuple[Record, ...] = ()
@@ -205,7 +205,7 @@ class Transcript:
 
 
 def changes(before: Output, after: Output) -> Output:
-    """What is new or different; a session that is no longer there was merged into another one, and the view of a window ended."""
+    """Return new and changed values. A missing session was merged into another one; the view of a missing window has ended."""
     changed = {item: fields for item, fields in after.items() if before.get(item) != fields}
     gone = [item for item in before if item not in after]
     lacking: dict[str, Fields] = {item: {"state": "merged"} for item in gone if item.startswith("session ")}

@@ -38,7 +38,7 @@ class ViewChanges:
 
     @property
     def views(self) -> tuple[View, ...]:
-        """What is computed, by names in keys."""
+        """Return the computed views by their names in keys."""
         return self._versions.views
 
     @property
@@ -47,7 +47,7 @@ class ViewChanges:
         return any(each.marks for each in self._versions.all)
 
     def change(self, wanted: Sequence[View], ledger: Ledger, watermark_ms: int) -> None:
-        """Views that are new count what comes after what the ledger has taken."""
+        """Change the views. New views count the records after those that the ledger has taken."""
         newest_ms = -1 if ledger.newest_ms is None else ledger.newest_ms
         before = {view.name: view for view in self.views}
         self._versions.change(wanted, newest_ms)

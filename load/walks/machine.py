@@ -135,7 +135,7 @@ own = st.fixed_dictionaries(
 
 
 class Walk(RuleBasedStateMachine):
-    """One walk; `client` and `url` are of a Redis of its own. `walks` and `steps` are counted, those of shrinking too."""
+    """One walk; `client` and `url` belong to a Redis of its own. `walks` and `steps` count runs that shrink an example, too."""
 
     client: ClassVar[Any]
     url: ClassVar[str]
@@ -333,7 +333,7 @@ class Walk(RuleBasedStateMachine):
         assert self.world.rejects == self.plain.rejects
 
     def _watch(self) -> dict[str, dict[str, str]]:
-        """What is in Redis now; nothing of it has gone back since the last look."""
+        """Return the content of Redis. Fails if a value has gone back since the last look."""
         hashes = self.world.read()
         for key, was in self.before.items():
             now = hashes.get(key)

@@ -196,7 +196,7 @@ class Plain:
             device.silent = now
 
     def restart(self) -> None:
-        """Another term begins. What silence has closed is closed anew, as far as the state has it open."""
+        """Begin another term. Values that silence has closed are closed again where the state has them open."""
         self.term += 1
         self._filled = set()  # the next term computes the past again
         for device in self._devices.values():
@@ -357,7 +357,7 @@ class Plain:
         device.status = device.silent = now
 
     def _put(self, device: str, session: Fields) -> None:
-        """What silence has closed stays so until it says something else, or the watermark has passed it."""
+        """Keep a value that silence has closed until its content changes or the watermark passes it."""
         key = f"session:{device}:{session['start']}"
         was = self.there.get(key, {})
         revision = int(was.get("revision", 0))

@@ -348,7 +348,7 @@ class World:
                 yield from batch.to_pylist()
 
     def operate(self, bucket: int, rows: Sequence[tuple[int, bytes]], cache: Cache) -> list[tuple[int, bytes]]:
-        """What the operator makes of a bucket's rows, by a worker with this cache."""
+        """Return the operator's output for a bucket's rows, by a worker with this cache."""
         worker = _Worker(self.settings, cache)
         self.entries.key = (bucket,)
         worker.init(_Handle(self.entries))
@@ -453,7 +453,7 @@ class World:
 
 
 def differences(actual: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Fields]) -> list[str]:
-    """What Redis has and should not have, lacks, or has otherwise; but for who wrote it, and when."""
+    """Return the values that Redis has too many, lacks, or has with other content. Writer and time are not compared."""
     different = actual.keys() ^ wanted.keys()
     lines = [f"{key}: is {actual.get(key, 'lacking')}, not {wanted.get(key, 'there')}" for key in different]
     for key in actual.keys() & wanted.keys():

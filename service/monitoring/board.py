@@ -81,7 +81,7 @@ class Board:
 
 
 class _Together(Collector):
-    """The metrics of several pipelines, with the label `pipeline`, and the state of each; those of the process without it."""
+    """Metrics and states of several pipelines, with the label `pipeline`, and metrics of the process without the label."""
 
     def __init__(self, monitors: Sequence[Monitor], process: CollectorRegistry) -> None:
         self._monitors, self._process = monitors, process

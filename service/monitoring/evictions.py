@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Evictions:
-    """Those of a shard, by `look`, which is called every few seconds. `on_loss` is called at each look that finds new ones."""
+    """Evictions of a shard. Call `look` every few seconds; it calls `on_loss` when it finds new evictions."""
 
     client: Any
     keys: Keys

@@ -73,7 +73,7 @@ def _latency(ms: float) -> str:
 
 
 def _rate(batches: list[Mapping[str, Any]]) -> float:
-    """Records a second: those of all batches but the first, over the time from its end."""
+    """Return records a second: the records of all batches but the first, over the time since the first one's end."""
     took_ms = batches[-1]["finished_ms"] - batches[0]["finished_ms"]
     return 1000 * sum(each["rows"] for each in batches[1:]) / took_ms if took_ms > 0 else 0.0
 

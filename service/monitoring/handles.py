@@ -16,7 +16,7 @@ _CGROUP_V1 = _CGROUP_V2 / "pids"
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """What some processes have open. `share` is that of the process nearest to its limit of open files."""
+    """Open handles of some processes. `share` is the largest share of its limit of open files that a process uses."""
 
     files: int = 0
     limit: float = math.nan
@@ -76,7 +76,7 @@ def _text(path: Path) -> str:
 
 
 def _open_files(pid: int) -> list[str]:
-    """What each of the process's descriptors is; "" for one that was closed meanwhile."""
+    """Return the target of each descriptor of the process; "" for a descriptor that was closed meanwhile."""
     folder = f"/proc/{pid}/fd"
     targets = []
     for name in os.listdir(folder):

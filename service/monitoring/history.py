@@ -15,7 +15,7 @@ Point: TypeAlias = tuple[float, float]
 
 
 class History:
-    """The samples of a registry by series: the newest of each, and those of the ranges that expressions look back at.
+    """Samples of a registry by series: the newest sample, and the samples of the ranges that expressions read.
 
     Samples are kept `EVERY_S` apart. The newest ones may be nearer to those before, and are then replaced by the next.
     """

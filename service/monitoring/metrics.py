@@ -104,7 +104,7 @@ class Metrics(TermMetrics):
     """Every metric of the service, its liveness and its readiness."""
 
     def __init__(self, process: ProcessMetrics | None = None, *, spark: str = "") -> None:  # noqa: PLR0915 - a line for each
-        """`process` are those of the process, where it has several pipelines; None for a pipeline alone."""
+        """`process` are the metrics of a process with several pipelines; None for a pipeline alone."""
         self.registry = CollectorRegistry()
         self._lock = threading.Lock()
         self._batch_since: float | None = None

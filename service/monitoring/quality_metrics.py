@@ -23,7 +23,7 @@ class Quality:
         self.failures = series.counter("quality_failures", "Checks that could not be made")
 
     def checks(self, met: Mapping[str, bool], readings: int, now_s: float) -> None:
-        """Replace the results of the last check by those of a new one."""
+        """Replace the results of the last check by the results of a new one."""
         self.met.set(sum(met.values()) / len(met) if met else math.nan)
         self.each.clear()
         for label, is_met in met.items():

@@ -15,7 +15,7 @@ TEMPORARY = ("java", "spark")
 
 
 class ProcessMetrics:
-    """What the process and its children use, whatever pipelines run in it. A gauge is NaN while it cannot be measured."""
+    """Resources of the process and its children, for all pipelines together. A gauge is NaN while it cannot be measured."""
 
     def __init__(self, series: Series) -> None:
         self.heap = series.gauge("jvm_heap_bytes", "Heap of the driver's JVM", "kind")
@@ -70,7 +70,7 @@ class ProcessMetrics:
 
 
 class StoreMetrics:
-    """What a pipeline uses of disks and of Redis. A gauge is NaN while it cannot be measured."""
+    """Use of disks and of Redis by a pipeline. A gauge is NaN while it cannot be measured."""
 
     def __init__(self, series: Series, failures: Counter | None = None) -> None:
         """`failures` is the counter of the process, if it is in the same registry."""

@@ -181,7 +181,7 @@ def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
 
 
 def asked_all(metrics: "Metrics") -> dict[str, Any]:
-    """Return the document of the process: of its one service, or `pipelines` with those of several by name.
+    """Return the document of the process: of its one service, or `pipelines` with a document of each by name.
 
     Raises NoServiceError.
     """

@@ -111,7 +111,7 @@ class Outlets:
         self._settle()
 
     def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
-        """Write what silence has closed, beside the batches: all that has not left before as it is. Then take corrected values.
+        """Write between two batches what silence has closed and what has not left unchanged. Then take corrected values.
 
         `committed` is the last committed batch under the term's epoch, `windows` are those that end by the silence's time.
         """
@@ -171,7 +171,7 @@ class Outlets:
             self._outbox.remove(f"{FOLDER}/{name}")
 
     def _store_beside(self) -> None:
-        """Have the last entry beside a batch delivered if it is not in the outbox yet.
+        """Deliver the last entry between two batches if it is not in the outbox yet.
 
         Called also before anything else is stored: an earlier attempt may have failed, and outlets take entries in order.
         """
@@ -180,7 +180,7 @@ class Outlets:
             self._add(stored)
 
     def _settle(self) -> None:
-        """Forget the content of the last entry beside a batch when all outlets have it: an outlet that is added begins later."""
+        """Drop the last entry between two batches when all outlets have it, so that an added outlet does not get it."""
         entry = self._silence.entry
         if entry is None or not self._silence.payload:
             return

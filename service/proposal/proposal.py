@@ -62,7 +62,7 @@ class Table:
 
 @dataclass
 class Proposal:
-    """What is proposed. `doubts` are choices that may be wrong, `open` are settings that somebody must give.
+    """Proposed settings. `doubts` are choices that may be wrong, `open` are settings that somebody must give.
 
     `device` and `clock` are the first of `devices` and `clocks`, None without any. Durations are None where the default serves.
     """

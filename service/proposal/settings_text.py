@@ -17,7 +17,7 @@ _COMMENT = 48
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the command line named: sections of the settings, `input` without the fields."""
+    """Sections of the settings that the command line named; `input` without its fields."""
 
     kafka: Mapping[str, object]
     redis: Mapping[str, object]

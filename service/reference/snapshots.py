@@ -134,7 +134,7 @@ def _source(reference: "Reference") -> bytes:
 
 
 def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:
-    """Return the attribute columns in use: those of the settings, or all of the query's, in order."""
+    """Return the attribute columns in use, in order: the columns of the settings, or all columns of the query."""
     names = reference.columns or tuple(snapshot.table.column_names[1:])
     require_columns(snapshot.table, names)
     return names

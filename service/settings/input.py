@@ -153,7 +153,7 @@ class Input(Section):
 
     @property
     def is_json(self) -> bool:
-        """Whether fields are read by the rules of JSON: also those of Protobuf, which become JSON first."""
+        """Whether fields are read by the rules of JSON; fields of Protobuf become JSON first."""
         return self.format != "avro"
 
     @property

@@ -133,7 +133,7 @@ class View(Section):
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What windows of one name in keys have in common: another identity is another version."""
+        """The properties that all windows of one name in keys share. A view with another identity is another version."""
         return self.by, self.window_ms, self.step_ms, self.where
 
 

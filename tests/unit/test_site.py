@@ -5,12 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from load.site import contract_page, metrics_page, pages, settings_page
+from load.site import contract_page, pages, settings_page
 from load.site.__main__ import CONFIG, build, configuration, stage
 from schemas.contract import CONTRACT
-from service.monitoring.metrics import Metrics
 from service.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,13 +80,6 @@ def test_every_setting_is_listed_with_a_description() -> None:
     assert [name for name, text in entries.items() if not text.rstrip().endswith(".")] == []
     assert 'duration; default `"30 s"`.' in page
     assert "whole number; more than 0; at most 1024; default `1`." in page
-
-
-def test_every_metric_is_listed_with_its_labels() -> None:
-    page, registry = metrics_page.page(), Metrics().registry
-    assert isinstance(registry, CollectorRegistry)
-    assert sorted(family.name for family in registry.collect() if f"`{family.name}" not in page) == []
-    assert "| `tidemark_lag_records` | gauge | `topic`, `partition` |" in page
 
 
 def test_every_kind_of_key_is_listed_with_its_fields() -> None:

@@ -77,7 +77,7 @@ def _let_pass(run: Run, seconds: float) -> None:
 
 
 def _batches(run: Run) -> dict[int, dict[str, Any]]:
-    """Return the last batches of the running service by number; those of before the restart have no place here."""
+    """Return the last batches of the running service by number, without batches from before the restart."""
     code, text = run.testbed.get("/status")
     return {each["batch"]: each for each in json.loads(text)["batches"]} if code == OK else {}
 

@@ -74,7 +74,7 @@ def clock_ahead(run: Run) -> Figures:
 
 
 def _listed(run: Run) -> list[dict[str, Any]]:
-    """What the command line says of skewed devices."""
+    """Return the output of `tidemark devices --skewed --json`."""
     command = [
         sys.executable,
         "-m",

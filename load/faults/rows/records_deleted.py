@@ -19,7 +19,7 @@ _LOST = "tidemark_records_lost_total"
 
 @row("F10", "records deleted before they were read", rate=1_000, devices=1_000)
 def records_deleted(run: Run) -> Figures:
-    """The oracle keeps what was read before, for the topic then has neither that nor what was lost."""
+    """Keep the records that were read in the oracle, because the topic then has neither these nor the lost ones."""
     run.start()
     run.load()
     run.steady()
@@ -54,7 +54,7 @@ def records_deleted(run: Run) -> Figures:
 
 
 def _delete(run: Run, read_to: Mapping[int, int]) -> dict[int, int]:
-    """Delete what was read and a part of what was not, in all partitions but one; how many unread records of each."""
+    """Delete the read records, and a part of the unread ones but in one partition. Return the deleted unread records of each."""
     spared = run.nemesis.pick(sorted(read_to))
     gaps: dict[int, int] = {}
     for partition, end in sorted(run.observer.ends().items()):

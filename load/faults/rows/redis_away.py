@@ -107,7 +107,7 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
 
 
 def _put_back(run: Run, backup: Path) -> None:
-    """What an operator does who restores a backup."""
+    """Restore a backup as an operator does."""
     redis = run.testbed.redis
     redis.kill()
     shutil.copytree(backup, redis.folder, dirs_exist_ok=True)

@@ -172,7 +172,7 @@ def _whole(run: Run, database: Postgres) -> Callable[[], object]:
 
 
 def _down_at_restart(run: Run, database: Postgres) -> Figures:
-    """What was kept beside the checkpoint serves, and the service says so."""
+    """Check that the snapshot in the checkpoint serves, and that the service reports it."""
     with run.fault("restart, reference: down", restarts=True):
         run.stop()
         database.kill()

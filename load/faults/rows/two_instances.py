@@ -37,7 +37,7 @@ def two_instances(run: Run) -> Figures:
 
 
 def _together(run: Run, writer: Instance, other: Instance) -> float:
-    """Start `other` beside the writer, take the lease from the writer, and start that again; how long it took to end."""
+    """Start a standby, take the lease from the writer, and start the writer again. Return the seconds until it ended."""
     seconds = TOGETHER_S / 4 if run.short else TOGETHER_S
     began = time.monotonic()
     epoch = run.observer.epoch

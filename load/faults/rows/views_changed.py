@@ -69,7 +69,7 @@ def views_changed(run: Run) -> Figures:
 
 
 def served(run: Run) -> dict[str, dict[str, Any]]:
-    """What meta has by the name for readers: the name in keys, the length, and from when it is complete."""
+    """Return a view in meta by its name: the name in keys, the length, and the time from which it is complete."""
     with run.testbed.redis_client() as client:
         text: Any = client.get("tidemark:meta")
     views = json.loads(text)["views"] if text else []
