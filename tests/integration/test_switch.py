@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
-from service.checkpoint import beginnings, event_time, logs
+from service.checkpoint import beginnings, event_time
 from service.checkpoint.beginnings import Beginning
 from service.commands import offline, switch
 from service.errors import CheckpointError, DataLossError, FencedError
@@ -20,6 +19,7 @@ from service.micro_batch import format_offsets
 from service.settings import Settings
 from service.settings.outlets import ParquetOutlet
 from service.spark.files import Local
+from service.spark.internals import offset_log
 from state.rules import ENDLESS_MS
 from state.watermark import EventTime
 from tests.integration.world import World
@@ -54,7 +54,7 @@ class Switching:
         """The other checkpoint has read up to an offset."""
         conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "2"}})
         self.other.replace("offsets/0", f"v1\n{conf}\n{format_offsets({self.topic: {0: end}})}".encode())
-        self.other.replace(logs.FIRST, b"\0v1\n" + format_offsets({self.topic: {0: begin}}).encode())
+        self.other.replace(offset_log.FIRST, b"\0v1\n" + format_offsets({self.topic: {0: begin}}).encode())
         self.other.replace("commits/0", b"v1\n{}")
         event_time.Log(self.other).note(0, EventTime(watermark_ms, 1_000))
 
@@ -126,10 +126,10 @@ def test_values_that_would_lack_readings_refuse_the_switch_unless_that_is_accept
     switching.settings = switching.settings.model_copy(update={"views": (total,)})
     ((view, measure), *_) = switching.settings.endless
     for files, from_ms in ((switching.used, 0), (switching.other, 5_000)):
-        files.replace(beginnings.NAME, json.dumps([asdict(Beginning(view, measure, from_ms, 0))]).encode())
+        beginnings.DOCUMENT.write(files, (Beginning(view, measure, from_ms, 0),))
     switching.commits(5)
     switching.refused("The view total, which has no windows, would begin at .*become smaller.*--accept")
-    switching.other.replace(beginnings.NAME, b"[]")
+    beginnings.DOCUMENT.write(switching.other, ())
     switching.commits(5, begin=2)
     switching.refused("has readings from .* on, and values may be open since .*--accept")
     switching.switch(accept=True)
