@@ -168,7 +168,7 @@ MUTATIONS = (
         "the values of a column that have been decided are not written to the checkpoint",
         "after a restart a value that was a key is another one's (other)",
         ("P1",),
-        (Edit("service/admission/column_values.py", "        self._write(lists)\n", ""),),
+        (Edit("service/admission/column_values.py", "        DOCUMENT.write(self.files, lists)\n", ""),),
         (
             "tests/stream/test_columns.py::test_a_value_above_the_limit_is_other_for_good_and_also_after_a_restart",
             "tests/stream/test_columns.py::test_a_recomputation_decides_as_the_stream_did",
