@@ -204,8 +204,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/schema_sources.py",
-                "        return self.all().get(schema_id)\n",
-                "        return self._client.schema(schema_id)\n",
+                "        schema = self.all().get(schema_id)\n",
+                "        schema = self._client.schema(schema_id)\n",
             ),
         ),
         (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),

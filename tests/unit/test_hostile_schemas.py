@@ -64,7 +64,7 @@ def check(schema: Mapping[str, Any]) -> None:
 
 def catalog(folder: Path, ours: Registry, reader: int, counted: list[str]) -> SchemaCatalog:
     form = {"measures": {"temperature": "temperature"}, "reader_schema": reader}
-    given = make(folder, registry={"url": ours.url}, input=form)
+    given = make(folder, registry={"url": ours.url, "timeout": "60 s"}, input=form)
     return SchemaCatalog(given, SchemaStore(Files()), check, counted.append)
 
 
