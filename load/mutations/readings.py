@@ -168,7 +168,7 @@ MUTATIONS = (
         "the values of a column that have been decided are not written to the checkpoint",
         "after a restart a value that was a key is another one's (other)",
         ("P1",),
-        (Edit("service/admission/column_values.py", "        self._write(lists)\n", ""),),
+        (Edit("service/admission/column_values.py", "        DOCUMENT.write(self.files, lists)\n", ""),),
         (
             "tests/stream/test_columns.py::test_a_value_above_the_limit_is_other_for_good_and_also_after_a_restart",
             "tests/stream/test_columns.py::test_a_recomputation_decides_as_the_stream_did",
@@ -204,8 +204,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/schema_sources.py",
-                "        return self.all().get(schema_id)\n",
-                "        return self._client.schema(schema_id)\n",
+                "        schema = self.all().get(schema_id)\n",
+                "        schema = self._client.schema(schema_id)\n",
             ),
         ),
         (_BOOK + "test_ids_of_other_subjects_are_refused_however_many_there_are",),
