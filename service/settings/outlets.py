@@ -24,6 +24,8 @@ class OutletSection(Login):
 
     made_by: ClassVar[str]
     """The class that writes to the outlet, as module:name. It takes the section, the settings and the Spark session."""
+    is_shared: ClassVar[bool] = True
+    """Whether several outlets of one service may write to one place, because each has its own position there."""
 
     name: Name = Field(examples=["history"])
     """The outlet's name: lower-case letters, digits and _."""
@@ -48,7 +50,7 @@ class OutletSection(Login):
         return self
 
     def place(self, settings: "Settings") -> tuple[str, ...]:
-        """Return what the outlet writes, by kind and name: no two outlets may be equal."""
+        """Return what the outlet writes, by kind and name: outlets of two pipelines may not be equal."""
         raise NotImplementedError
 
     def overlap(self, names: str, other: "OutletSection", settings: "Settings", others: "Settings") -> Iterator[str]:
@@ -71,6 +73,7 @@ class OutletSection(Login):
 
 class ParquetOutlet(OutletSection):
     made_by = "service.outlets.parquet:Parquet"
+    is_shared = False
 
     kind: Literal["parquet"]
     """Files of Parquet."""

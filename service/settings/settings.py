@@ -225,7 +225,7 @@ class Settings(Section):
         """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""
         names = Counter(outlet.name for outlet in self.outlets)
         yield from (f"outlets: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1)
-        for one, other in combinations(self.outlets, 2):
+        for one, other in combinations((outlet for outlet in self.outlets if not outlet.is_shared), 2):
             yield from one.overlap(f"outlets.{one.name} and outlets.{other.name}", other, self, self)
         endless = {view.name for view in self.views if view.is_endless}
         for outlet in self.outlets:

@@ -308,6 +308,13 @@ def test_a_folder_is_that_of_one_outlet():
     parse(document(outlets=[one, {**other, "path": "sessions"}]))
 
 
+def test_outlets_of_one_service_share_a_table_or_a_topic():
+    """Each has a position of its own."""
+    table = {"kind": "jdbc", "url": "jdbc:postgresql://db/history", "table": "finals"}
+    topic = {"kind": "kafka", "topic": "finals", "format": "json"}
+    parse(document(outlets=[{**each, "name": f"{each['kind']}_{n}"} for each in (table, topic) for n in (1, 2)]))
+
+
 def test_there_must_be_a_view():
     assert problems(views=[]) == ["views: needs at least 1 entry, has 0"]
     (line,) = problems(views=[view(window="10x")])
