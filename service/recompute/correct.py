@@ -68,7 +68,7 @@ def correct(
         todo = log.todo(again=again)
         if not todo:
             say("no late reading is to be corrected")
-            return Report()
+            return Report(corrected=0)
         with job.of_command(settings, fence, spark, say, lambda served: served) as of:
             Correction(of, log).run(todo)
     of.report.say(say, dry=dry)
@@ -85,7 +85,7 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     from_ms = sources.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:
-        return Report()
+        return Report(corrected=0)
     with closing(Fence(settings.redis)) as fence:
         of = Job(
             spark,
