@@ -20,6 +20,7 @@ from service.reference import database, snapshots
 from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, fetch
 from service.settings import Reference
+from service.spark.internals import jvm
 
 pytestmark = [
     pytest.mark.spark,
@@ -477,7 +478,7 @@ def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
         assert caught.value.reason == database.TIMEOUT
     finally:
         postgres.resume()
-    wait([database._asking[database._session(spark), settings.url]], 30)  # what hangs is not joined by another
+    wait([database._asking[jvm.session(spark).sessionUUID(), settings.url]], 30)  # what hangs is not joined by another
     assert fetch(spark, asking(postgres, timeout="20 s")).num_rows == 2
 
 
@@ -495,7 +496,7 @@ def test_a_driver_that_never_returns_is_waited_for_so_long_and_not_asked_twice(
     with pytest.raises(UnreadableError, match="no complete answer within 0 s"):
         fetch(other, settings)  # another query of the process asks for itself
     release.set()
-    wait([database._asking[database._session(spark), settings.url]], 10)
+    wait([database._asking[jvm.session(spark).sessionUUID(), settings.url]], 10)
     monkeypatch.undo()
     assert fetch(spark, devices.settings()).num_rows == 2
 
