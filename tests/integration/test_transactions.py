@@ -136,7 +136,7 @@ def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world
         asker.close()
     assert [message.offset() for message in scan.messages(world.settings.kafka, [world.topic])] == [0]
     world.producer.commit_transaction(30)
-    assert (world.publish().admitted, world.window()["count"]) == (3, "4")
+    assert (world.publish().outcome.admitted, world.window()["count"]) == (3, "4")
 
 
 def test_what_reads_the_topic_again_leaves_skipped_offsets_out(world: World) -> None:
