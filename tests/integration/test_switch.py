@@ -154,7 +154,7 @@ def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(
     service = World(spark, broker_server, redis_server, tmp_path, prefix)
     (tmp_path / "second").mkdir()
     kafka = {"topics": [service.topic], "rejects": "{topic}.second-rejects"}
-    own = tmp_path / "second", f"{prefix}-second"
+    own = tmp_path / "second", f"{prefix}_second"
     second = World(spark, broker_server, redis_server, *own, kafka=kafka, sessions={"buckets": 2})
     broker_server.create_topic(f"{service.topic}.second-rejects", 2)
     service.term(*minutes(0, 12))
