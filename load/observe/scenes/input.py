@@ -22,6 +22,7 @@ MAX_VALUES = 100
 AHEAD_S = 50
 """Less than max_ahead: such a reading is admitted."""
 SLOW_MS = 2_500
+TABLE_S = 180.0
 """A batch calls Redis a few times."""
 
 
@@ -160,6 +161,8 @@ class Input(Scene):
 
     @contextmanager
     def outlet_refuses(self) -> Iterator[None]:
+        exists = "select to_regclass('windows') is not null"
+        self.until(lambda: self.postgres.execute(exists)[0][0], TABLE_S, "the table, which the first final windows create")
         self.postgres.execute("alter table windows add constraint no_sites check (view <> 'site') not valid")
         yield
         self.postgres.execute("alter table windows drop constraint no_sites")
