@@ -30,12 +30,12 @@ from schemas import contract
 from service import settings
 from service.checkpoint import resume
 from service.cli import main
-from service.outlets import corrections, kinds
+from service.outlets import kinds, recomputed
 from service.outlets import publication as outlet_publication
 from service.outlets.outbox import Outbox
 from service.outlets.publication import Outlets
-from service.pipeline import builder
-from service.pipeline.builder import Publication
+from service.pipeline import batch
+from service.pipeline.batch import Publication
 from service.pipeline.term import Term, TermMetrics
 from service.recompute import backfill, correct
 from service.recompute.republish import Republisher
@@ -261,7 +261,7 @@ class Service:
         if term.outlets is not None:
             term.outlets.start()
         self._term = term
-        self._query, self._publication = builder.start(term, on_batch=lambda _: None)
+        self._query, self._publication = batch.start_query(term, on_batch=lambda _: None)
 
     def _republish(self) -> None:
         self._republisher.end_rebuild()
@@ -287,7 +287,7 @@ class Service:
 
     def waits_for_outlet(self) -> bool:
         """Whether corrected values are on their way to the outlet, which the next batches give to it."""
-        return bool(corrections.names(Outbox(opened(self.parts.spark, str(self.checkpoint)))))
+        return bool(recomputed.names(Outbox(opened(self.parts.spark, str(self.checkpoint)))))
 
     def wait_for_outlet(self) -> None:
         """Wait until the outlet has all that the service has given to it."""
@@ -301,7 +301,8 @@ class Service:
 
     def correct(self, *, again: bool = False) -> int:
         """`tidemark correct` of all late readings. Returns the number of readings that it says it has corrected."""
-        return correct.correct(self.settings, 0, None, lambda _: None, again=again, spark=self.parts.spark).corrected
+        report = correct.correct(self.settings, 0, None, lambda _: None, again=again, spark=self.parts.spark)
+        return report.corrected or 0
 
     def backfill(self, from_ms: int, to_ms: int) -> None:
         """`tidemark backfill` of a span."""

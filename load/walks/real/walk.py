@@ -187,6 +187,9 @@ class Walk:
             options += ["--set", f"event_time={self.time_ms - chance.randrange(30) * 1_000}"]
         elif mend < 0.4:
             options += ["--set", f"temperature={chance.randrange(80)}.5"]
+        takes = chance.random() < 0.7
+        if not takes:
+            self.service.stop()  # a running query reads the copies at once
         printed = self.service.replay(chosen, *options)
         self.said += [
             f"    replay of {chosen} {' '.join(options)}",
@@ -210,7 +213,7 @@ class Walk:
         if copies != new.keys():
             msg = f"replay has sent {sorted(new)}, the marks have {sorted(copies)}"
             raise WrongError(msg)
-        if chance.random() < 0.7:
+        if takes:
             self._take()
 
     def _correct(self, chance: Random) -> None:
