@@ -158,7 +158,8 @@ class Stream:
                 each.reason = ""
                 newest_ms = max(newest_ms, each.event_ms)
             is_fit = each.reason in {"", "replayed", *LATE}
-            each.is_in_total = is_fit and (not each.has_counted if each.replaced is None else each.replaced)
+            # The copy of a copy: where the first original counts, no later one does.
+            each.is_in_total = is_fit and not each.has_counted and each.replaced is not False
             each.fate = IN if each.reason == "" else EITHER if each.is_corrected and each.reason in LATE else OUT
         self.newest_ms = newest_ms
         self.watermark_ms = max(self.watermark_ms, newest_ms - rules.delay_ms)
