@@ -4,7 +4,7 @@
 #   make check        ruff, mypy, unit tests: five minutes on two slow cores
 #   make test         ruff, mypy and every test on real parts, by three processes    (ARGS="-k lease")
 #   make transcripts  event-time rules in YAML, run by three executors    (NAMES="silence")
-#   make walks        random walks through the service behind decoding, compared with plain lists    (WALKS=200 SEED=3)
+#   make walks        random walks through the service behind decoding, compared with plain lists    (WALKS=200 SEED=3 REAL=1)
 #   make bench        catch-up rate, latency, cost of a row, memory    (QUICK=1 ONLY=steady)
 #   make site         the documentation site, in .build/site/html
 #   make verify       WHAT=faults runs one of the long checks; without WHAT it lists them
@@ -55,6 +55,7 @@ $(PROGRAMS): setup
 
 restart upgrade swap: MODULE = load.bench.$@
 teeth: MODULE = load.mutations.teeth
+walks: MODULE = load.walks$(if $(REAL),.real)
 soak: MODULE = load.faults --id soak batches
 restart: classes
 teeth: $(NODE)
