@@ -162,7 +162,9 @@ class Input(Scene):
     @contextmanager
     def outlet_refuses(self) -> Iterator[None]:
         exists = "select to_regclass('windows') is not null"
-        self.until(lambda: self.postgres.execute(exists)[0][0], TABLE_S, "the table, which the first final windows create")
+        self.until(
+            lambda: self.postgres.execute(exists)[0][0], TABLE_S, "the table, which the first final windows create"
+        )
         self.postgres.execute("alter table windows add constraint no_sites check (view <> 'site') not valid")
         yield
         self.postgres.execute("alter table windows drop constraint no_sites")
