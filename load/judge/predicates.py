@@ -1,9 +1,11 @@
 """Filters by SQLite: a second engine for the predicates of the settings.
 
 SQLite and Spark agree on comparisons of values of one type, AND, OR, NOT, IN, BETWEEN, LIKE, CASE, COALESCE and null. They do not
-on NaN, which is null in SQLite, nor on comparisons of text with numbers: an oracle's settings have none of these.
+on comparisons of text with numbers: an oracle's settings have none. NaN is larger than every number in Spark, and null in SQLite,
+so it becomes an infinity here; a sign before it would make a difference.
 """
 
+import math
 import re
 import sqlite3
 from collections.abc import Mapping
@@ -24,8 +26,12 @@ class Predicate:
 
     def __call__(self, values: Mapping[str, Value]) -> bool:
         """Whether values, null where they lack a name, meet it; a null result does not."""
-        row = self._connection.execute(self._query, [values.get(name) for name in self._names]).fetchone()
+        row = self._connection.execute(self._query, [_bound(values.get(name)) for name in self._names]).fetchone()
         return bool(row[0])
+
+
+def _bound(value: Value) -> Value:
+    return math.inf if isinstance(value, float) and math.isnan(value) else value
 
 
 class Formula:

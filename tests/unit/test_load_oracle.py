@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from load.judge.decoders import RejectedError, to_ms, walk
 from load.judge.expected import Readings, View, devices, key_text, sessions, windows
 from load.judge.oracle import Expected, Ledger, Record
+from load.judge.predicates import Predicate
 from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
 from tests.examples import examples
 
@@ -586,3 +587,9 @@ def test_per_partition_consumed_is_admitted_and_rejected(tmp_path: Path) -> None
 def test_no_reading_at_all_is_nothing_expected(tmp_path: Path) -> None:
     expected = take_all(rules_in(tmp_path), [])
     assert (len(expected.windows), len(expected.sessions), len(expected.devices), len(expected.rejects)) == (0, 0, 0, 0)
+
+
+def test_a_filter_takes_nan_for_larger_than_every_number_as_spark_does() -> None:
+    values = {"power": float("nan")}
+    results = [Predicate(f"power {operator} 100", ("power",))(values) for operator in (">", "<", "=")]
+    assert results == [True, False, False]
