@@ -4,8 +4,8 @@ A task sees neither the records of other tasks nor a registry. A task that meets
 UndecidedError in the first stage of the batch, before anything of the batch is written. The driver decides, and runs the batch
 again with the decision. A batch without questions runs once.
 
-    SCHEMA_IDS    which of these ids have a schema             catalogs.LookUps
-    COLUMN_VALUES       which of these values are keys of views      column_values.ColumnValues
+    SCHEMA_IDS      which of these ids have a schema         catalogs.LookUps
+    COLUMN_VALUES   which of these values are keys of views      column_values.ColumnValues
 """
 
 import base64

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -82,6 +83,17 @@ class ClosedSink(Store):
     def number(self) -> int:
         """The number of the run, 0 for one that writes nothing."""
         return self.policy.number or 0
+
+    def as_of_now(self) -> Self:
+        """Return a sink as of the present progress, which goes on while a job computes: values expire with it.
+
+        Raises SinkError if progress is behind that of this sink: Redis has lost data.
+        """
+        now = progress(self.settings, self.policy.marks)
+        if (now.epoch, now.batch) < (self.micro_batch.epoch, self.micro_batch.batch):
+            what = f"Redis has lost data: progress is at batch {now.batch} of epoch {now.epoch}"
+            raise SinkError(what, remedy=_AGAIN)
+        return replace(self, micro_batch=now)
 
     def write(self, rows: Sequence[Rows]) -> Written:
         """Write each shard's final windows, or closed or merged sessions, as `rows.as_of_watermark` returns them."""

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from service import clock
 from service.admission import catalogs
 from service.checkpoint import view_versions
-from service.errors import SettingsError, SinkError
+from service.errors import SettingsError
 from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
 from service.publication import closed_sink
@@ -152,12 +152,7 @@ class Job:
         report.windows, report.sessions = report.windows + windows.num_rows, report.sessions + sessions.num_rows
         if self.is_dry:
             return None
-        # Progress goes on while a job computes, and values expire.
-        progress, began = closed_sink.progress(self.settings, self.sink.policy.marks), self.sink.micro_batch
-        if (progress.epoch, progress.batch) < (began.epoch, began.batch):
-            what = f"Redis has lost data: progress is at batch {progress.batch} of epoch {progress.epoch}"
-            raise SinkError(what, remedy="Nothing is lost: run it again")
-        now = replace(self.sink, micro_batch=progress)
+        now = self.sink.as_of_now()
         values = now.write_values(windows, sessions)
         for each in (one.written for one in values):
             report.written, report.same = report.written + each.written, report.same + each.same
