@@ -44,6 +44,7 @@ from service.reference.current_snapshot import CurrentSnapshot
 from service.rejects import marks, reject_log
 from service.spark import session
 from service.spark.files import opened
+from service.spark.internals import commit_log, offset_log
 
 PARTITIONS = 2
 STATISTICS = ("count", "sum", "min", "max")
@@ -138,7 +139,7 @@ class Service:
         self.prefix = f"{self.name}_{self._checkpoints}"
         self.checkpoint = self.folder / f"checkpoint-{self._checkpoints}"
         self.files = self.folder / f"files-{self._checkpoints}"
-        self.epoch = 0
+        self.epoch, self._batch = 0, -1
         self._snapshot: CurrentSnapshot | None = None
         self.configure(rules)
         self.refer(sites)
@@ -235,8 +236,11 @@ class Service:
                 self.read_to[partition] = offset + 1
         return found
 
-    def take(self) -> None:
-        """Let the query read and publish all records; start the service if it does not run."""
+    def take(self) -> list[Mapping[int, int]]:
+        """Let the query read and publish all records; start the service if it does not run.
+
+        Returns where each new batch has ended, by partition: a running query divides what is sent as it comes.
+        """
         if self._query is None:
             self._start()
         assert self._query is not None and self._publication is not None  # noqa: S101, PT018
@@ -247,6 +251,9 @@ class Service:
                 raise
             raise self._publication.failure from None
         self._republish()
+        logs, before = opened(self.parts.spark, str(self.checkpoint)), self._batch
+        self._batch = commit_log.last(logs) or 0
+        return [offset_log.ends(logs, batch)[self.topic] for batch in range(before + 1, self._batch + 1)]
 
     def _start(self) -> None:
         self.epoch += 1

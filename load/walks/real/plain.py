@@ -136,9 +136,12 @@ class Stream:
             each.former += (each.reason,) if each.reason else ()
             each.reason, each.fate = None, OUT
 
-    def take(self, rules: Rules, sites: Mapping[str, str], now_ms: int) -> list[Record]:
-        """A batch reads all records that are left, at a time of the service's clock. Returns them."""
-        batch = [each for each in self.records.values() if each.reason is None]
+    def take(self, rules: Rules, sites: Mapping[str, str], now_ms: int, ends: Mapping[int, int]) -> list[Record]:
+        """A batch reads the records that are left before these offsets of partitions, at a time of the service's clock.
+
+        Returns them.
+        """
+        batch = [each for each in self.records.values() if each.reason is None and each.offset < ends[each.partition]]
         newest_ms = self.newest_ms
         for each in batch:
             each.site = sites.get(each.device, NO_SITE)

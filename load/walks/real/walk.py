@@ -131,10 +131,10 @@ class Walk:
     def _take(self) -> None:
         self._read()
         now_ms = clock.now_ms()
-        self.service.take()
-        for each in self.stream.take(self.rules, self.sites, now_ms):
-            self.said.append(f"        {each.place} {each.reason or 'admitted'}")
-        self.said.append(f"    watermark {self._s(self.stream.watermark_ms)}")
+        for ends in self.service.take():
+            for each in self.stream.take(self.rules, self.sites, now_ms, ends):
+                self.said.append(f"        {each.place} {each.reason or 'admitted'}")
+            self.said.append(f"    watermark {self._s(self.stream.watermark_ms)}")
 
     def _read(self) -> list[Record]:
         """Add the records that are new in the topic."""
