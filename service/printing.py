@@ -1,7 +1,9 @@
 """Print the output of commands as plain text: text of a device, a broker or a file cannot control the terminal."""
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +32,11 @@ def aligned(rows: Sequence[Sequence[str]], *, is_right: bool = False) -> Iterato
 def counted(count: int, noun: str) -> str:
     """The number with the noun, in the plural unless it is 1."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def command_line(words: str, config: Path) -> str:
+    """Return a command as one types it: `tidemark WORDS --config FILE`, with the file quoted for a shell."""
+    return f"tidemark {words} --config {shlex.quote(str(config))}"
 
 
 def document(content: Any) -> str:

@@ -48,6 +48,21 @@ def rough_duration(ms: int) -> str:
     return f"{ms / unit_ms:.1f}".removesuffix(".0") + f" {name}"
 
 
+def rough_seconds(ms: float) -> str:
+    """Return `rough_duration` of the whole seconds: "0 s" below a second, and for a time to come."""
+    whole = max(0, int(ms)) // 1000 * 1000
+    return rough_duration(whole) if whole else "0 s"
+
+
+def rough_bytes(size: float) -> str:
+    """Return a size in the largest binary unit that it fills: 2684354560 -> "2.5 GiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.4g} TiB"
+
+
 def parse_time_ms(text: str, now_ms: int) -> int:
     """A point in time: "2 h" is so long before `now_ms`; an ISO 8601 date or time is UTC unless it has an offset.
 

@@ -17,7 +17,7 @@ _PLAIN = "\x1b[0m"
 def say_all(lines: "Iterable[object]") -> None:
     """Print these, of which each may have several lines."""
     for line in lines:
-        for text in str(line).splitlines():
+        for text in str(line).splitlines() or [""]:
             say(text)
 
 

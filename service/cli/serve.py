@@ -59,13 +59,14 @@ def check(config: Config) -> int:
 def status(
     config: Config,
     json: Json = False,
-    batches: Annotated[int, typer.Option("-n", metavar="N", help="The last N batches, at most 50.")] = 10,
+    batches: Annotated[int, typer.Option("-n", metavar="N", help="The last N batches, at most 50.")] = 3,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show rates, lag, phases, rejects and what needs attention until Ctrl-C.")
     ] = False,
     every: Annotated[float, typer.Option(min=0.5, metavar="S", help="With --watch: seconds between two looks.")] = 2.0,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 3 if an alert fires.")] = False,
 ) -> int:
-    """Show what the running service does and did, and what needs attention: exit status 0 when its query runs, else 1."""
+    """Show the running service, what is over its limit, and the next command: exit status 0 when its query runs, else 1."""
     if watch and json:
         message = "--watch and --json exclude each other; GET /status, /conditions and /metrics are for programs"
         raise typer.BadParameter(message)
@@ -81,15 +82,21 @@ def status(
         from service.commands import watch as terminal
 
         return terminal.watch(metrics, every, name=name)
+    from service.commands import status as screen
+
     try:
         reply = state.asked(metrics, name)
-        needs = [] if json else list(attention.lines(attention.asked(metrics, name)))
+        conditions = attention.asked(metrics, name) if strict or not json else None
     except NoServiceError as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
+        if not json:
+            say_all(screen.absent(loaded, config))
         return 1
-    first, *others = state.table(reply, batches)
-    say_all([document(reply)] if json else [first, *needs, *others])
-    return 0 if reply["state"] == "running" else 1
+    say_all([document(reply)] if json else screen.lines(reply, conditions, batches, config))
+    if reply["state"] != "running":
+        return 1
+    fires = strict and any(alert["state"] == "firing" for _, alert in attention.active(conditions))
+    return screen.FIRING if fires else 0
 
 
 @command(app, "dashboard", example="tidemark dashboard --port 9500", takes_more=True)

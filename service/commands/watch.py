@@ -80,7 +80,7 @@ def panel(shown: Watch) -> "RenderableType":
         near.add_column(name, justify="left" if name.startswith("nearest") else "right")
     rows = sorted((shown.conditions or {"conditions": ()})["conditions"], key=_share, reverse=True)
     for each in [row for row in rows if row["state"] == "inactive" and _share(row) > 0][:SHOWN]:
-        near.add_row(each["alert"], f"{each['value']:,.4g}", f"{each['limit']:,.4g}")
+        near.add_row(each["alert"], attention.amount(each, each["value"]), attention.amount(each, each["limit"]))
     name = printable(str(shown.document["service"]))
     return Group(
         Text(f"{name}: counters of the last ten minutes; Ctrl-C ends", style="dim"),

@@ -33,6 +33,8 @@ class Rule:
     for_: str = ""
     anchor: str = "alerts"
     prometheus_only: bool = False
+    command: str = "status --watch"
+    """What `tidemark` shows or tries first when the rule fires: words without --config."""
 
     @property
     def runbook(self) -> str:
@@ -70,6 +72,7 @@ RULES: tuple[Rule, ...] = (
         "page",
         for_="2m",
         anchor="tidemarknotrunning",
+        command="check",
     ),
     Rule(
         "TidemarkNotReady",
@@ -84,6 +87,7 @@ RULES: tuple[Rule, ...] = (
         "A batch has been running for {{ $value | humanizeDuration }}",
         "page",
         anchor="tidemarkstuck",
+        command="status -n 20",
     ),
     Rule(
         "TidemarkBehind",
@@ -92,6 +96,7 @@ RULES: tuple[Rule, ...] = (
         "{{ $value | humanize }} records behind: more than a minute's work",
         "page",
         for_="10m",
+        command="status -n 20",
     ),
     Rule(
         "TidemarkLagUnknown",
@@ -99,12 +104,14 @@ RULES: tuple[Rule, ...] = (
         "Kafka has not answered for {{ $value | humanizeDuration }}: the lag is unknown",
         "page",
         for_="2m",
+        command="check",
     ),
     Rule(
         "TidemarkQueryRestarts",
         "sum by (job, instance) (increase(tidemark_query_restarts_total[15m])) > 3",
         "The query restarts again and again",
         "warn",
+        command="check",
     ),
     Rule(
         "TidemarkDriverRestarts",
@@ -119,6 +126,7 @@ RULES: tuple[Rule, ...] = (
         "max by (job) (max_over_time(tidemark_unreadable_offsets[10m])) > 0",
         "{{ $value }} offsets end every process of {{ $labels.job }} that reads them: it goes on when they are skipped",
         "page",
+        command="skip --help",
     ),
     # Data is lost, or about to be.
     Rule(
@@ -127,6 +135,7 @@ RULES: tuple[Rule, ...] = (
         "< on (job, instance, topic) 0.25 * tidemark_retention_seconds",
         "Kafka deletes unread records of {{ $labels.topic }} in {{ $value | humanizeDuration }} if the service stops",
         "page",
+        command="status -n 20",
     ),
     Rule(
         "TidemarkRecordsLost",
@@ -140,18 +149,21 @@ RULES: tuple[Rule, ...] = (
         "Redis was found without what it had acknowledged",
         "page",
         anchor="tidemarkredislostdata",
+        command="republish --dry-run",
     ),
     Rule(
         "TidemarkRedisEvicts",
         "tidemark_redis_evicts == 1",
         "The maxmemory-policy of the Redis with shard {{ $labels.shard }} is not noeviction: at its limit it removes values",
         "warn",
+        command="check",
     ),
     Rule(
         "TidemarkValuesLost",
         "sum by (job, instance) (increase(tidemark_unrepublished_total[1h])) > 0",
         "Redis lost values that Kafka no longer has all readings of",
         "page",
+        command="republish --dry-run",
     ),
     Rule(
         "TidemarkReadingsBehind",
@@ -159,6 +171,7 @@ RULES: tuple[Rule, ...] = (
         "Readings came behind the watermark and were rejected as late",
         "warn",
         anchor="tidemarkreadingsbehind",
+        command="rejects list --since 10m --reason behind",
     ),
     Rule(
         "TidemarkWatermarkHeld",
@@ -200,6 +213,7 @@ RULES: tuple[Rule, ...] = (
         "warn",
         for_="10m",
         anchor="tidemarkrejects",
+        command="rejects list --since 10m",
     ),
     Rule(
         "TidemarkInventedDevices",
@@ -208,6 +222,7 @@ RULES: tuple[Rule, ...] = (
         "warn",
         for_="5m",
         anchor="tidemarkinventeddevices",
+        command="devices -n 20",
     ),
     Rule(
         "TidemarkTooManyDevices",
@@ -215,6 +230,7 @@ RULES: tuple[Rule, ...] = (
         "The state has admission.max_devices devices: readings of {{ $value | humanize }} records were of others, and rejected",
         "page",
         anchor="tidemarktoomanydevices",
+        command="rejects list --since 10m --reason too_many_devices",
     ),
     Rule(
         "TidemarkTooManyValues",
@@ -223,6 +239,7 @@ RULES: tuple[Rule, ...] = (
         "The column {{ $labels.column }} has as many values as max_values allows: readings of others count as (other)",
         "warn",
         anchor="tidemarktoomanyvalues",
+        command="try",
     ),
     Rule(
         "TidemarkMeasureAbsent",
@@ -231,6 +248,7 @@ RULES: tuple[Rule, ...] = (
         "warn",
         for_="15m",
         anchor="tidemarkmeasureabsent",
+        command="try",
     ),
     Rule(
         "TidemarkLimitNear",
@@ -246,6 +264,7 @@ RULES: tuple[Rule, ...] = (
         "{{ $value }} devices have clocks that are ahead; their readings are rejected",
         "warn",
         for_="10m",
+        command="devices --skewed",
     ),
     Rule(
         "TidemarkSchemas",
@@ -254,12 +273,14 @@ RULES: tuple[Rule, ...] = (
         "Schema ids could not be looked up ({{ $labels.result }}): their readings are rejected",
         "warn",
         anchor="tidemarkschemas",
+        command="rejects list --since 10m --reason unknown_schema",
     ),
     Rule(
         "TidemarkWatermarkStands",
         "changes(tidemark_watermark_timestamp_seconds[10m]) == 0 and rate(tidemark_readings_admitted_total[10m]) > 0",
         "Readings come, and event time stands still: nothing becomes final",
         "warn",
+        command="try",
     ),
     Rule(
         "TidemarkQuality",
@@ -282,6 +303,7 @@ RULES: tuple[Rule, ...] = (
         "No newer reference for a quarter of an hour: the last good one serves on",
         "warn",
         for_="15m",
+        command="check",
     ),
     Rule(
         "TidemarkReferenceOld",
@@ -289,6 +311,7 @@ RULES: tuple[Rule, ...] = (
         "The database last gave a good reference {{ $value | humanizeDuration }} ago; at "
         "reference.max_age the service ends",
         "page",
+        command="check",
     ),
     Rule(
         "TidemarkOutletAway",
@@ -298,6 +321,7 @@ RULES: tuple[Rule, ...] = (
         "warn",
         for_="5m",
         anchor="tidemarkoutletaway",
+        command="check",
     ),
     Rule(
         "TidemarkOutletFull",
@@ -305,6 +329,7 @@ RULES: tuple[Rule, ...] = (
         "{{ $value | humanize1024 }}B are kept for the outlet {{ $labels.outlet }}; at max_pending batches wait for it",
         "page",
         anchor="tidemarkoutletfull",
+        command="check",
     ),
     Rule(
         "TidemarkOutletRefuses",
@@ -312,6 +337,7 @@ RULES: tuple[Rule, ...] = (
         "The outlet {{ $labels.outlet }} refuses {{ $value | humanize }} rows for what they hold, and lacks them",
         "warn",
         anchor="tidemarkoutletrefuses",
+        command="check",
     ),
     Rule(
         "TidemarkSlow",
@@ -319,6 +345,7 @@ RULES: tuple[Rule, ...] = (
         "One reading in a hundred takes more than {{ $value | humanizeDuration }} to Redis",
         "warn",
         for_="10m",
+        command="status -n 20",
     ),
     Rule(
         "TidemarkFailures",

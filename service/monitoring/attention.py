@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from service.monitoring import pages, status
+from service.units import rough_bytes, rough_duration, rough_seconds
 
 if TYPE_CHECKING:
     from service.settings import Metrics
@@ -39,6 +40,24 @@ def active(document: Mapping[str, Any] | None) -> list[tuple[Mapping[str, Any], 
     return sorted(rows, key=lambda row: (row[1]["state"] != "firing", row[0]["severity"] != "page"))
 
 
+def duration(document: Mapping[str, Any], condition: Mapping[str, Any], alert: Mapping[str, Any]) -> str:
+    """Return for how long an alert is there, and while it is pending also when it fires: "30 s of 2 min"."""
+    since = rough_seconds(document["at_ms"] - alert["since_ms"])
+    return since if alert["state"] == "firing" else f"{since} of {rough_seconds(1000 * condition['for_s'])}"
+
+
+def amount(condition: Mapping[str, Any], value: float) -> str:
+    """Return a value or a limit of a condition in the unit of its metric: "6 h", "2.5 GiB", "5,000,000"."""
+    expression = condition["expr"]
+    if expression.startswith("changes("):
+        return f"{value:,.4g}"
+    if "_seconds" in expression:
+        return rough_duration(round(1000 * value)) if value else "0 s"
+    if "_bytes" in expression:
+        return rough_bytes(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def lines(document: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a line for each alert, or one that says that there is none."""
     if document is None:
@@ -46,8 +65,7 @@ def lines(document: Mapping[str, Any] | None) -> Iterator[str]:
         return
     rows = active(document)
     for each, alert in rows:
-        since = f"for {(document['at_ms'] - alert['since_ms']) // 1000} s"
-        wait = "" if alert["state"] == "firing" else f" of {each['for_s']:.0f} s"
-        yield f"{alert['state']} ({each['severity']}) {each['alert']} {since}{wait}: {alert['summary']} ({each['runbook']})"
+        since = f"for {duration(document, each, alert)}"
+        yield f"{alert['state']} ({each['severity']}) {each['alert']} {since}: {alert['summary']} ({each['runbook']})"
     if not rows:
         yield "nothing needs attention"

@@ -123,6 +123,7 @@ class Conditions:
             "expr": rule.expr,
             "for_s": each.for_s,
             "runbook": rule.runbook,
+            "command": rule.command,
             "value": _finite(value),
             "limit": _finite(limit),
             "alerts": alerts,

@@ -8,7 +8,7 @@ from service import clock
 from service.monitoring import promql
 from service.monitoring.history import History
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
-from service.units import rough_duration
+from service.units import rough_seconds
 
 AVERAGED = 10
 """Batches of which the phases are averaged."""
@@ -16,6 +16,7 @@ AVERAGED = 10
 
 EXPRESSIONS = {
     "lag": promql.parse("sum(tidemark_lag_records)"),
+    "lag_age": promql.parse("max(tidemark_lag_age_seconds)"),
     "p50": promql.parse("histogram_quantile(0.5, increase(tidemark_event_to_redis_seconds_bucket[10m]))"),
     "p99": promql.parse("histogram_quantile(0.99, increase(tidemark_event_to_redis_seconds_bucket[10m]))"),
     "rejects": promql.parse("sum by (reason) (increase(tidemark_rejects_total[10m]))"),
@@ -36,7 +37,7 @@ def figures(document: Mapping[str, Any], history: History) -> list[tuple[str, st
         seconds = f"{sum(last['phases'].values()):.2f} s"
         rows += [
             ("rate", f"{_rate(batches):,.0f} records/s in the last {len(batches)} batches"),
-            ("lag", f"{_count(_only(now['lag']))} records"),
+            ("lag", _lag(_only(now["lag"]), _only(now["lag_age"]))),
             ("batch", f"{last['batch']}: {last['rows']:,} records in {seconds}, {_ago(last['finished_ms'])} ago"),
             ("phases", phases(batches)),
             ("watermark", f"{_ago(last['watermark_ms'])} ago" if last["watermark_ms"] > 0 else "none yet"),
@@ -44,11 +45,12 @@ def figures(document: Mapping[str, Any], history: History) -> list[tuple[str, st
     latencies = [_only(now[share]) for share in ("p50", "p99")]
     if not any(map(math.isnan, latencies)):
         p50, p99 = (_latency(each * 1000) for each in latencies)
-        rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis"))
-    rows.append(("rejects", rejects({labels[0][1]: value for labels, value in now["rejects"].items()})))
+        rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis, last 10 min"))
+    rejected = rejects({labels[0][1]: value for labels, value in now["rejects"].items()})
+    rows.append(("rejects", f"{rejected}, last 10 min"))
     reference = document.get("reference")
     if reference is not None:
-        age = rough_duration(1000 * int(reference["age_s"]))
+        age = rough_seconds(1000 * int(reference["age_s"]))
         rows.append(("reference", f"{reference['rows']:,} devices, read {age} ago"))
     return rows
 
@@ -79,11 +81,14 @@ def _rate(batches: list[Mapping[str, Any]]) -> float:
 
 
 def _ago(ms: int) -> str:
-    return rough_duration(max(0, clock.now_ms() - ms) // 1000 * 1000 or 0)
+    return rough_seconds(clock.now_ms() - ms)
 
 
-def _count(value: float) -> str:
-    return "unknown" if math.isnan(value) else f"{value:,.0f}"
+def _lag(records: float, asked_s: float) -> str:
+    if math.isnan(records):
+        return "unknown: Kafka has not answered"
+    asked = "" if math.isnan(asked_s) else f", asked {rough_seconds(round(asked_s * 1000))} ago"
+    return f"{records:,.0f} records{asked}"
 
 
 def _only(vector: promql.Vector) -> float:

@@ -1,4 +1,4 @@
-"""The status of the service: the daemon sets it, /status serves it as JSON, `tidemark status` prints it.
+"""The status of the service: the daemon sets it, /status serves it, service/commands/status.py prints it.
 
     state     waiting     for the lease, or for Redis before the lease is acquired
               starting    the lease is held; Spark, the reference and the query start
@@ -13,15 +13,13 @@ This module imports neither Spark nor a client, so that `tidemark status` starts
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 from service import clock
 from service.monitoring import pages
 from service.monitoring.pages import NoServiceError
-from service.printing import aligned
 
 if TYPE_CHECKING:
     from service.errors import TidemarkError
@@ -220,65 +218,5 @@ def _asked(metrics: "Metrics", query: str, keys: set[str]) -> dict[str, Any]:
     return reply
 
 
-def table(document: Mapping[str, Any], batches: int) -> Iterator[str]:
-    """Format the document as lines, with its last `batches` batches, the newest last."""
-    epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
-    yield f"{document['service']}: {document['state']}, {epoch}"
-    since = document["query_since_ms"]
-    query = f"query since {_time(since)}" if since is not None else "no query"
-    yield f"started {_time(document['started_ms'])}, {query}, restarts {document['restarts']}"
-    error = document["last_error"]
-    if error is not None:
-        yield f"last error {_time(error['at_ms'])} {error['code']}: {error['text']}"
-    reference = document.get("reference")
-    if reference is not None:
-        yield f"reference {reference['version']}, {reference['rows']} devices, read {reference['age_s']} s ago"
-        if reference["failure"] is not None:
-            failure = reference["failure"]
-            yield f"the last good reference serves on: {_time(failure['at_ms'])} {failure['reason']}: {failure['text']}"
-    for name, outlet in document.get("outlets", {}).items():
-        lacks = f"lacks {outlet['pending_batches']} batches, {outlet['pending_bytes']} bytes, since {outlet['age_s']} s"
-        yield f"outlet {name} {lacks if outlet['pending_batches'] else 'has everything'}"
-        if outlet["error"]:
-            yield f"outlet {name} is away: {outlet['error']}"
-        if outlet.get("refused_rows"):
-            yield f"outlet {name} refuses {outlet['refused_rows']} rows: docs/outlets.md#rows-that-an-outlet-refuses"
-    checkpoint = document.get("checkpoint")
-    if checkpoint is not None:
-        yield f"checkpoint: batch {checkpoint['batch']} is committed, {_lag(checkpoint)}"
-    shown = document["batches"][-batches:] if batches > 0 else []
-    if not shown:
-        return
-    phases = list(shown[-1]["phases"])
-    rows = [["batch", "rows", "limit", *(f"{name} s" for name in phases), "watermark", "finished", "offsets"]]
-    for each in shown:
-        seconds = [f"{each['phases'].get(name, 0.0):.3f}" for name in phases]
-        times = [_time(each["watermark_ms"]), _time(each["finished_ms"])]
-        numbers = [str(each["batch"]), str(each["rows"]), str(each.get("limit", "-"))]
-        rows.append([*numbers, *seconds, *times, _moved(each["start"], each["end"])])
-    yield from aligned(rows, is_right=True)
-
-
-def _lag(checkpoint: Mapping[str, Any]) -> str:
-    behind = checkpoint["snapshot_batches"]
-    written = f"its logs took {checkpoint['log_ms']} ms and its state {checkpoint['state_ms']} ms"
-    return written if behind is None else f"{written}; the oldest snapshot of the state is {behind} batches behind"
-
-
-def _moved(start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]) -> str:
-    """Format the offsets that a batch read, half open, as in `readings 0:12-15 2:7-9`."""
-    parts = []
-    for topic, partitions in end.items():
-        begins = {partition: start.get(topic, {}).get(partition, 0) for partition in partitions}
-        read = [f"{p}:{begins[p]}-{offset}" for p, offset in partitions.items() if offset != begins[p]]
-        if read:
-            parts.append(" ".join([topic, *read]))
-    return ", ".join(parts) or "-"
-
-
 def _offsets(offsets: "Offsets") -> dict[str, dict[str, int]]:
     return {topic: {str(p): offset for p, offset in sorted(ps.items())} for topic, ps in sorted(offsets.items())}
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if ms > 0 else "-"

@@ -99,7 +99,7 @@ def test_a_large_lag_many_rejects_and_an_outlet_that_is_behind_need_attention_at
             metrics.rejects.labels("undecodable").inc(5)
             monitor.conditions.look()
     lines = list(attention.lines(monitor.conditions.document()))
-    assert lines[0].startswith("firing (page) TidemarkBehind for 1200 s: 5M records behind: more than a minute's work")
+    assert lines[0].startswith("firing (page) TidemarkBehind for 20 min: 5M records behind: more than a minute's work")
     assert any("The outlet history lacks finals that are 1h 30m 0s old" in line for line in lines)
 
 

@@ -3,15 +3,19 @@
 import json
 import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
+from service.commands.status import lines
 from service.errors import SinkError
 from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
-from service.monitoring.status import KEPT, Status, table
+from service.monitoring.status import KEPT, Status
 from service.pipeline.batch_report import Progress
 from tests.reports import CUT, REPORT
+
+CONFIG = Path("plant 7.toml")
 
 
 def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() -> None:
@@ -85,13 +89,15 @@ def test_it_tells_what_the_checkpoint_has_and_how_long_that_took() -> None:
     status.committed(Progress.parse(json.dumps(progress)))
     document = status.document()
     assert document["checkpoint"] == {"batch": 12, "log_ms": 27, "state_ms": 31, "snapshot_batches": 5}
-    line = "checkpoint: batch 12 is committed, its logs took 27 ms and its state 31 ms"
-    assert f"{line}; the oldest snapshot of the state is 5 batches behind" in list(table(document, 1))
+    line = "  checkpoint  batch 12 is committed, its logs took 27 ms and its state 31 ms"
+    shown = list(lines(document, None, 1, CONFIG))
+    assert f"{line}; the oldest snapshot of" in shown
+    assert "              the state is 5 batches behind" in shown
     for metrics in ({}, {"SnapshotLastUploaded.partition_0_default": -1}):
         operators[0]["customMetrics"] = metrics
         status.committed(Progress.parse(json.dumps(progress)))
         assert status.document()["checkpoint"]["snapshot_batches"] is None, "there is no snapshot yet"
-        assert line in list(table(status.document(), 1))
+        assert line in list(lines(status.document(), None, 1, CONFIG))
 
 
 def test_stopping_is_the_last_state() -> None:
@@ -99,43 +105,3 @@ def test_stopping_is_the_last_state() -> None:
     status.becomes("stopping")
     status.query_started()
     assert status.document()["state"] == "stopping"
-
-
-def test_people_see_a_table_of_the_last_batches_with_what_each_read() -> None:
-    status = Status("tidemark")
-    status.term(3)
-    for number in (8, 9, 10):
-        status.batch(replace(REPORT, micro_batch=replace(CUT, batch=number)))
-    status.failed(SinkError("Redis is away"))
-    lines = list(table(status.document(), 2))
-    assert lines[0] == "tidemark: starting, epoch 3"
-    assert "no query, restarts 0" in lines[1]
-    assert lines[2].endswith(" SINK: Redis is away")
-    assert lines[3].split() == [
-        "batch",
-        "rows",
-        "limit",
-        "run",
-        "s",
-        "publish",
-        "s",
-        "watermark",
-        "finished",
-        "offsets",
-    ]
-    assert [line.split()[0] for line in lines[4:]] == ["9", "10"]
-    assert lines[5].endswith("r 0:10-15 1:0-4")
-    assert "2023-11-14T22:13:20Z" in lines[5]
-    assert len(list(table(Status("new").document(), 5))) == 2
-
-
-def test_a_reference_that_is_kept_is_said_to_be() -> None:
-    status = Status("tidemark")
-    failure = {"reason": "unreachable", "text": "Connection refused", "at_ms": CUT.watermark_ms}
-    known = {"version": "abc", "rows": 7, "read_ms": 1, "age_s": 12, "failure": None}
-    status.reference(lambda: known)
-    assert list(table(status.document(), 0))[2:] == ["reference abc, 7 devices, read 12 s ago"]
-    status.reference(lambda: {**known, "failure": failure})
-    assert list(table(status.document(), 0))[3] == (
-        "the last good reference serves on: 2023-11-14T22:13:20Z unreachable: Connection refused"
-    )

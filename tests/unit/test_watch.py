@@ -167,7 +167,7 @@ def test_a_service_of_an_earlier_version_is_watched_without_conditions(
             thread.join()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("plant7: running")
-    assert lines[1] == "the service is of an earlier version, and does not evaluate the alert rules"
+    assert lines[-1] == "the service is of an earlier version, and does not evaluate the alert rules"
 
 
 def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_path: Path) -> None:
