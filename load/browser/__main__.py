@@ -9,7 +9,7 @@ from typing import Any
 
 from load.browser import steps
 from load.browser.stage import FOLDER, Stage
-from load.browser.values import newest_rejects, values_under_load
+from load.browser.values import newest_rejects, statistics, values_under_load
 from load.fleet.options import seconds_of
 from load.report import reported
 
@@ -18,6 +18,7 @@ ZERO = "failed", "different_values", "console_errors", "foreign_requests", "viol
 SCREENSHOTS = 6
 STEPS: tuple[Callable[[Stage], None], ...] = (
     values_under_load,
+    statistics,
     newest_rejects,
     steps.updates,
     steps.first_paint,

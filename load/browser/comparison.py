@@ -1,6 +1,7 @@
 """What the pages show, compared with the hashes of Redis and the answers of the service: one function for each table."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,21 @@ _TILES = """() => Object.fromEntries([...document.querySelectorAll('#fleet_count
   const name = tile.querySelector('.status') || tile.querySelector('.label');
   return [name.textContent.trim(), tile.querySelector('.big').textContent];
 }))"""
+
+TITLES = {
+    "count": "Readings",
+    "sum": "Sum",
+    "mean": "Mean",
+    "min": "Min",
+    "max": "Max",
+    "stddev": "Standard deviation",
+    "p99": "p99",
+    "rate": "Rate",
+}
+"""The headings of statistics on the page. Those of "first" and "last" are times."""
+
+_FIGURES = """section => [...document.querySelectorAll(`#${section} figure`)].map(
+  ({dataset}) => [dataset.measure, dataset.statistic, dataset.plot])"""
 
 Rows = dict[str, Callable[[Hash], Iterator[str]]]
 """By the key of Redis: what differs between what a page shows and a version of the key's hash."""
@@ -39,11 +55,17 @@ def device_rows(page: Page, columns: Iterable[str], measures: Iterable[str]) -> 
     return {f"{PREFIX}:device:{key}": _of(compare, row) for key, row in rows.items()}
 
 
-def view_rows(page: Page, view: str, measure: str, window_ms: int, progress: Iterable[Hash]) -> Rows:
-    """The list of a view's keys with their newest windows. A window without readings of the measure has no values."""
-    rows = {}
+def view_rows(
+    page: Page, view: str, measure: str, window_ms: int, progress: Iterable[Hash], statistic: str = "mean"
+) -> Rows:
+    """The list of a view's keys with their newest complete windows, and the open ones beside them. A window without readings of
+    the measure has no values.
+    """
+    rows: Rows = {}
     for key, row in table(page, "#view_keys table").items():
-        if row["Mean"].text == DASH:
+        for end in row["Open now"].times:
+            rows[f"{PREFIX}:window:{view}:{measure}:{key}:{end - window_ms}"] = _of(_open(statistic), row)
+        if row[TITLES[statistic]].text == DASH:
             continue
         end = row["Window ends"].times[0]
         rows[f"{PREFIX}:window:{view}:{measure}:{key}:{end - window_ms}"] = _of(_window(progress), row)
@@ -61,17 +83,20 @@ def window_rows(page: Page, view: str, measure: str, key: str, progress: Iterabl
 def plot_points(page: Page, section: str, view: str, key: str, window_ms: int) -> Rows:
     """The points of the plots of a key or of a device: their data, which is an attribute, has all digits."""
     points: Rows = {}
-    figures: list[list[str]] = page.evaluate(
-        "s => [...document.querySelectorAll(`#${s} figure`)].map(each => [each.dataset.measure, each.dataset.plot])",
-        section,
-    )
-    for measure, text in figures:
+    axes: set[tuple[float, float]] = set()
+    figures: list[list[str]] = page.evaluate(_FIGURES, section)
+    for measure, statistic, text in figures:
         plot = json.loads(text)
+        axes.add(tuple(plot["axis"]))
         for number, middle in enumerate(plot["t"]):
             if plot["count"][number]:
                 start = round(middle * 1000 - window_ms / 2)
-                point = {name: plot[name][number] for name in ("mean", "min", "max", "count")}
+                point = {statistic: plot["value"][number], "count": plot["count"][number]}
+                if plot["max"][number] is not None:
+                    point |= {name: plot[name][number] for name in ("min", "max")}
                 points[f"{PREFIX}:window:{view}:{measure}:{key}:{start}"] = _exact(point)
+    if len(axes) > 1:
+        points[f"{PREFIX}:progress"] = lambda _: iter([f"the plots of a page have the axes {sorted(axes)}"])
     return points
 
 
@@ -158,14 +183,22 @@ def _window(progress: Iterable[Hash]) -> Callable[[Row, Hash], Iterator[str]]:
     known = [dict(each) for each in progress]
 
     def compare(row: Row, held: Hash) -> Iterator[str]:
-        for name, field in (("Mean", "mean"), ("Least", "min"), ("Most", "max"), ("Deviation", "stddev")):
+        for field, name in TITLES.items():
             if name in row:
                 yield from _number(name, row[name], held.get(field))
-        yield from _number("Readings", row["Readings"], held.get("count"))
         is_final = row["State"].text.startswith("final")
         if is_final not in {bool(held and each and contract.closed_by(held, each)) for each in known}:
             yield f"State {row['State'].text!r}, of a window that ends at {held.get('end')}"
         yield from _unlike("corrected", "corrected" in row["State"].text, bool(int(held.get("revision", 0))))
+
+    return compare
+
+
+def _open(statistic: str) -> Callable[[Row, Hash], Iterator[str]]:
+    def compare(row: Row, held: Hash) -> Iterator[str]:
+        value, count = re.findall(r"\S+(?= of | reading)", row["Open now"].text)
+        yield from _number(f"Open now, {statistic}", Cell(value), held.get(statistic))
+        yield from _number("Open now, readings", Cell(count), held.get("count"))
 
     return compare
 

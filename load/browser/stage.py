@@ -36,6 +36,13 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "site", "by": ["site"], "window": "1 m", "slide": "10 s", "retain": "1 d"},
     {"name": "model", "by": ["model"], "window": "1 m", "retain": "1 d"},
     {"name": "all", "window": "10 s", "retain": "1 d"},
+    {
+        "name": "tail",
+        "by": ["type"],
+        "window": "10 s",
+        "retain": "1 d",
+        "statistics": ["count", "last", "p99", "rate"],
+    },
 )
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "input": {"measures": {name: name for name in MEASURES}},
@@ -129,6 +136,7 @@ class Stage:
             "views": "/views",
             "view": "/view?name=site&measure=temperature",
             "key": "/key?name=site&key=leeds&measure=power",
+            "statistic": "/key?name=tail&key=pump&measure=temperature&stat=p99&span=600000",
             "device": f"/device?id={self.device}",
             "pipeline": "/pipeline",
             "runbook": "/runbook",

@@ -23,6 +23,7 @@ PICTURES: dict[str, tuple[str, str, Scheme]] = {
     "fleet-dark": ("fleet", "laptop", "dark"),
     "view": ("view", "laptop", "light"),
     "key": ("key", "laptop", "light"),
+    "statistic": ("statistic", "laptop", "dark"),
     "device": ("device", "laptop", "light"),
     "pipeline": ("pipeline", "laptop", "light"),
     "device-phone": ("device", "phone", "dark"),

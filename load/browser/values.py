@@ -19,6 +19,11 @@ from load.servers.server_process import PATIENCE
 COLUMNS = "type", "site", "model"
 LISTS = (("site", "temperature", 60_000), ("type", "power", 10_000), ("device", "power", 60_000))
 """Views whose keys are compared: name, measure, length of a window in ms."""
+STATISTICS = (
+    ("tail", "pump", ("count", "p99", "rate"), 10_000),
+    ("type", "pump", ("count", "sum", "mean", "min", "max", "stddev"), 10_000),
+)
+"""Views whose statistics are compared: name, key, statistics, length of a window in ms."""
 
 
 def values_under_load(stage: Stage) -> None:
@@ -64,14 +69,51 @@ def values_at_rest(stage: Stage) -> None:
         with contextlib.suppress(StepError):
             stage.until(lambda: not [*comparison.counts(page, held)], "the counts of all devices", 60 * PATIENCE)
         stage.note("fleet", comparison.counts(page, held))
-    rows = list(csv.DictReader(io.StringIO(stage.fetch("/key.csv", name="site", key="leeds", measure="power"))))
-    require(bool(rows), "The CSV file is empty")
-    for row in rows:
-        window = stage.client.hgetall(f"{PREFIX}:window:site:power:leeds:{row['start']}")
-        for name in ("count", "sum", "mean", "min", "max", "stddev", "first", "last"):
-            if float(row[name]) != float(window.get(name, "nan")):
-                stage.note(f"CSV, {row['start']}", [f"{name}: {row[name]}, and Redis has {window.get(name)}"])
-        stage.values += 1
+    for view, key, measure in (("site", "leeds", "power"), ("tail", "pump", "temperature")):
+        rows = list(csv.DictReader(io.StringIO(stage.fetch("/key.csv", name=view, key=key, measure=measure))))
+        require(bool(rows), "The CSV file is empty")
+        for row in rows:
+            window = stage.client.hgetall(f"{PREFIX}:window:{view}:{measure}:{key}:{row['start']}")
+            for name in row.keys() - {"state", "revision", "complete_from"}:
+                if (row[name] or None) != (window.get(name) and str(type_of(name)(window[name]))):
+                    stage.note(f"CSV, {row['start']}", [f"{name}: {row[name]}, and Redis has {window.get(name)}"])
+            stage.values += 1
+
+
+def type_of(name: str) -> type[int] | type[float]:
+    """The type of a field of a window."""
+    return int if name in {"start", "end", "count", "first", "last"} else float
+
+
+def statistics(stage: Stage) -> None:
+    """Compare every statistic of the views: tab, list, table, plot, and the CSV file once nothing changes a window any more."""
+
+    def progress() -> list[Hash]:
+        return stage.history.versions(f"{PREFIX}:progress")
+
+    for view, key, names, window_ms in STATISTICS:
+        for statistic in names:
+            words = f"name={view}&measure=temperature&stat={statistic}"
+            with stage.chromium.open(f"/view?{words}") as page:
+                stage.compare(
+                    f"view {view}, {statistic}",
+                    page,
+                    lambda: comparison.view_rows(page, view, "temperature", window_ms, progress(), statistic),  # noqa: B023
+                )
+            with stage.chromium.open(f"/key?{words}&key={key}") as page:
+                shown = page.inner_text("nav[aria-label=Statistic] [aria-current]")
+                require(shown == comparison.TITLES[statistic].lower(), f"{page.url} shows {shown}")
+                stage.compare(
+                    f"key {view}, {statistic}",
+                    page,
+                    lambda: comparison.window_rows(page, view, "temperature", key, progress()),  # noqa: B023
+                )
+                stage.compare(
+                    f"plot {view}, {statistic}",
+                    page,
+                    lambda: comparison.plot_points(page, "key_plot", view, key, window_ms),  # noqa: B023
+                )
+    stage.figures["statistics"] = sum(len(each[2]) for each in STATISTICS)
 
 
 def _pages(stage: Stage) -> None:

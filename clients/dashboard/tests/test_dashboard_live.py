@@ -104,7 +104,7 @@ def test_an_open_page_shows_a_new_value_without_being_loaded_again(served: Serve
         wait(lambda: value in one.parts["device_now"] and one.parts != before, "the device's new value")
         wait(lambda: number(window.mean) in key.parts["key_now"], "the window's new mean")
         wait(lambda: number(window.mean) in view.parts["view_keys"], "the mean in the list")
-        assert json.loads(unescaped(key.parts["key_plot"]))["mean"][-1] == window.mean
+        assert json.loads(unescaped(key.parts["key_plot"]))["value"][-1] == window.mean
 
 
 def unescaped(part: str) -> str:

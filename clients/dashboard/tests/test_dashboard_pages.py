@@ -8,6 +8,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -15,10 +16,14 @@ from served import DEVICES, Server, filled, options, pages, shared_answers, shar
 from starlette.testclient import TestClient
 from world import MEASURES, WINDOW, Answers, World
 
-from tidemark_client import Client
+from tidemark_client import Client, View
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options
+from tidemark_dashboard.pages.series import span
 from tidemark_dashboard.texts import count, number
+
+NEWEST = 1_800_000_000_000
+VIEW = "/view?name=site&measure=power"
 
 
 class Tables(HTMLParser):
@@ -130,18 +135,75 @@ def test_devices_that_send_only_early_readings_are_counted_too(pages: TestClient
     assert "1 min 30 s" in get(pages, "/device?id=lone")
 
 
-def test_a_view_shows_the_newest_window_of_each_key(pages: TestClient, world: World) -> None:
+def test_a_view_shows_the_newest_complete_window_of_each_key_and_the_open_one_beside_it(
+    pages: TestClient, world: World
+) -> None:
     with Client(world.redis) as client:
         for view, measure in (("site", "power"), ("site", "temperature"), ("type", "power"), ("all", "power")):
             shown = rows(get(pages, f"/view?name={view}&measure={measure}"), "Newest values")
             assert [row[0] for row in shown] == sorted(key for key, _ in client.keys(view))
             for row in shown:
-                window = client.current(view, row[0] if view != "all" else (), measure)
-                if window is None:
+                key = row[0] if view != "all" else ()
+                window = client.latest_complete(view, key, measure)
+                newest = client.current(view, key, measure)
+                if window is None or newest is None:
                     assert row[2] == f"no readings of {measure}"
                     continue
                 assert [row[1], *row[3:6]] == [*map(number, (window.mean, window.min, window.max)), count(window.count)]
-                assert row[7] == ("final" if window.final else "open")
+                assert row[7] == "final"
+                is_open = f"{number(newest.mean)}of {newest.count} reading"
+                assert row[8].startswith(is_open if not newest.final else "–")
+
+
+def test_the_headline_and_the_sparkline_do_not_move_when_a_window_begins(pages: TestClient, world: World) -> None:
+    """The newest window is open and has one reading far from the others: neither shows it as the value."""
+    with Client(world.redis) as client:
+        complete = client.latest_complete("site", "leeds", "power")
+    assert complete is not None
+    line = re.search(r'data-key="leeds".*?<path d="([^"]+)"', get(pages, VIEW), re.DOTALL)
+    start = world.now // WINDOW * WINDOW + WINDOW
+    fields = {"start": start, "end": start + WINDOW, "count": 1, "last": start, "mean": 90_000, "min": 90_000}
+    name = world.name("window", "site", "power", "leeds", start)
+    world.redis.hset(name, mapping={**fields, "max": 90_000, **world.stamp()})
+    world.redis.zadd(world.name("keys", "site"), {"leeds": start})
+    world.redis.xadd(world.name("changes"), {"kind": "window", "keys": json.dumps([name]), "batch": 1, "epoch": 3})
+
+    def shown() -> list[str]:
+        return next(row for row in rows(get(pages, VIEW), "Newest values") if row[0] == "leeds")
+
+    wait(lambda: shown()[8].startswith("90,000.00of 1 reading, until"), "the open window is beside the value")
+    assert shown()[1] == number(complete.mean)
+    after = re.search(r'data-key="leeds".*?<path d="([^"]+)"', get(pages, VIEW), re.DOTALL)
+    assert after is not None
+    assert line is not None
+    assert after[1] == line[1]
+    html = get(pages, "/key?name=site&key=leeds&measure=power")
+    assert f'<span class="big">{number(complete.mean)}</span>' in html
+    assert "90,000.00<" in html
+
+
+def test_a_key_without_a_complete_window_has_no_headline(pages: TestClient, world: World) -> None:
+    world.progress(final=0)
+    row = next(row for row in rows(get(pages, VIEW), "Newest values") if row[0] == "leeds")
+    assert row[1:3] == ["–", "no complete window yet"]
+    assert "reading" in row[8]
+    html = get(pages, "/key?name=site&key=leeds&measure=power")
+    assert "no complete window in this span" in html
+
+
+def test_a_closed_window_that_lacks_readings_is_marked_and_is_no_headline(pages: TestClient, world: World) -> None:
+    with Client(world.redis) as client:
+        complete = client.latest_complete("site", "leeds", "power")
+        assert complete is not None
+        before = client.window("site", "leeds", complete.start - WINDOW, "power")
+    assert before is not None
+    world.redis.hset(
+        world.name("window", "site", "power", "leeds", complete.start), "complete_from", complete.start + 30_000
+    )
+    row = next(row for row in rows(get(pages, VIEW), "Newest values") if row[0] == "leeds")
+    assert row[1] == number(before.mean)
+    table = rows(get(pages, "/key?name=site&key=leeds&measure=power"), "Windows")
+    assert [row[9] for row in table].count("finalincomplete") == 1
 
 
 def test_keys_of_a_view_are_searched_and_paged(pages: TestClient, world: World) -> None:
@@ -163,9 +225,9 @@ def test_the_windows_of_a_key_are_those_of_redis_in_the_table_and_in_the_csv_fil
         windows = client.windows("site", "leeds", since=world.now - 3_600_000, measure="power")
     path = "name=site&key=leeds&measure=power"
     shown = rows(get(pages, f"/key?{path}"), "Windows")
-    expected = [[*map(number, (w.mean, w.min, w.max, w.stddev)), count(w.count)] for w in windows[::-1]]
-    assert [row[1:6] for row in shown] == expected
-    assert [row[6] for row in shown] == [
+    expected = [[number(w.mean), count(w.count), *map(number, (w.sum, w.min, w.max, w.stddev))] for w in windows[::-1]]
+    assert [row[1:7] for row in shown] == expected
+    assert [row[9] for row in shown] == [
         ("final" if w.final else "open") + ("corrected" if w.start == corrected else "") for w in windows[::-1]
     ]
     answer = pages.get(f"/key.csv?{path}")
@@ -175,6 +237,83 @@ def test_the_windows_of_a_key_are_those_of_redis_in_the_table_and_in_the_csv_fil
     assert [(int(row["start"]), int(row["count"]), row["state"]) for row in found] == [
         (w.start, w.count, w.closed_by or "open") for w in windows
     ]
+
+
+def test_every_statistic_of_a_view_has_a_tab_a_plot_a_column_and_a_field_of_the_csv_file(
+    pages: TestClient, world: World
+) -> None:
+    """A view with `count, p99, rate` has no mean: its p99 is shown, and no band."""
+    document = json.loads(world.redis.get(world.name("meta")))
+    lengths = {"window_ms": WINDOW, "slide_ms": WINDOW, "retain_ms": 86_400_000}
+    view = {"name": "tail", "by": ["site"], "measures": ["power"], "statistics": ["count", "last", "p99", "rate"]}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], {**view, **lengths}]}))
+    begin = world.now // WINDOW * WINDOW - 5 * WINDOW
+    for number_ in (0, 1, 3):  # the third window has no readings
+        start = begin + number_ * WINDOW
+        fields = {"start": start, "end": start + WINDOW, "count": 3 + number_, "last": start + 1, "p99": 40 + number_}
+        rate = {"rate": 0.25} if number_ else {}
+        name = world.name("window", "tail", "power", "cork", start)
+        world.redis.hset(name, mapping={**fields, **rate, **world.stamp()})
+        world.redis.zadd(world.name("keys", "tail"), {"cork": start})
+    [row] = rows(get(pages, "/view?name=tail&measure=power"), "Newest values")
+    assert row[:2] == ["cork", "43.00"]
+    assert row[3] == "6", "the readings stand beside p99"
+    [row] = rows(get(pages, "/view?name=tail&measure=power&stat=rate"), "Newest values")
+    assert row[1] == "0.25"
+    path = "/key?name=tail&key=cork&measure=power"
+    html = get(pages, path)
+    assert re.findall(r'stat=(\w+)" aria-current="true"', html) == ["p99"]
+    assert [each.partition(">")[2] for each in re.findall(r'stat=\w+"[^<]*', html)] == ["readings", "p99", "rate"]
+    assert 'P99 of power</dt><dd><span class="big">43.00' not in html
+    assert 'p99 of power</dt><dd><span class="big">43.00' in html
+    assert "min to max" not in html
+    plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', html)[0]))
+    assert plot["value"] == [40, 41, None, 43], "a gap is a gap"
+    assert [round(1000 * each) for each in plot["axis"]] == [begin + 4 * WINDOW - 6 * 3_600_000, begin + 4 * WINDOW]
+    plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', get(pages, f"{path}&stat=rate"))[0]))
+    assert plot["value"] == [None, 0.25, None, 0.25]
+    found = list(csv.DictReader(io.StringIO(pages.get(f"/key.csv?{path.partition('?')[2]}").text)))
+    assert [(row["count"], row["p99"], row["rate"]) for row in found] == [
+        ("3", "40.0", ""),
+        ("4", "41.0", "0.25"),
+        ("6", "43.0", "0.25"),
+    ]
+
+
+def test_all_plots_of_a_device_have_the_axis_of_the_chosen_span(pages: TestClient, world: World) -> None:
+    until = world.now // WINDOW * WINDOW
+    html = get(pages, f"/device?id={DEVICES[1]}&span=180000&until={until}&stat=max")
+    plots = [json.loads(unescape(each)) for each in re.findall(r'data-plot="([^"]+)"', html)]
+    assert plots
+    assert all(plot["axis"] == [until / 1000 - 180, until / 1000] for plot in plots)
+    assert all(plot["max"] == [None] * len(plot["t"]) for plot in plots), "a max has no band"
+    assert ">3 min</a>" in html, "a length that was zoomed to is one of the choices"
+    fixed = next(each for each in re.findall(r'<a href="([^"]+)" title="The address of this span', html))
+    assert unescape(fixed) == f"/device?id={DEVICES[1]}&stat=max&span=180000&until={until}"
+    for name in ("Zoom in", "Zoom out"):
+        to = unescape(next(iter(re.findall(rf'<a href="([^"]+)">{name}</a>', html))))
+        assert "stat=max" in to
+        get(pages, to)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "until", "expected"),
+    [
+        ("", "", (6 * 3_600_000, NEWEST, True)),
+        ("600000", "", (600_000, NEWEST, True)),
+        ("150000", "", (180_000, NEWEST, True)),  # zoomed to: up to a whole slide
+        ("60000", "", (6 * 3_600_000, NEWEST, True)),  # a single window is no plot
+        ("86400001", "", (6 * 3_600_000, NEWEST, True)),  # more than the view keeps
+        ("9" * 40, "-1", (6 * 3_600_000, NEWEST, True)),
+        ("600000", str(NEWEST - 60_000), (600_000, NEWEST - 60_000, False)),
+        ("600000", str(NEWEST + 1), (600_000, NEWEST, True)),
+    ],
+)
+def test_a_span_of_an_address_is_one_that_can_be_read(wanted: str, until: str, expected: tuple[int, int, bool]) -> None:
+    view = View("device", ("device",), ("power",), WINDOW, WINDOW, 86_400_000)
+    found = span(view, NEWEST, wanted, until)
+    assert (found.length_ms, found.until, found.is_live) == expected
+    assert found.since == found.until - found.length_ms
 
 
 def test_an_address_can_name_a_stretch_of_the_past(pages: TestClient, world: World) -> None:
@@ -305,7 +444,7 @@ def test_a_view_without_windows_shows_one_value_of_each_key_and_from_when_it_is_
         world.redis.hset(name, mapping={**fields, "complete_from": begun, **world.stamp()})
         world.redis.zadd(world.name("keys", "total"), {key: 0})
     shown = rows(get(pages, "/views"), "Views")
-    assert next(row[3:] for row in shown if row[0] == "total") == ["none", "–", "for ever"]
+    assert next(row[4:] for row in shown if row[0] == "total") == ["none", "–", "for ever"]
     html = get(pages, "/view?name=total&measure=temperature")
     assert "without windows: all readings since the view began" in html
     found = {row[0]: row for row in rows(html, "Newest values")}

@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tidemark_client import ContractError, KeyTextError, TidemarkClientError
-from tidemark_dashboard import runbook
+from tidemark_dashboard import runbook, statistics
 from tidemark_dashboard.glossary import GLOSSARY, REASONS
 from tidemark_dashboard.live import MOST, Hub, Live, Rendered
 from tidemark_dashboard.options import Options
@@ -48,6 +48,12 @@ class Site:
             reasons=REASONS,
             units=options.units,
             quote=quote,
+            title_of=statistics.title,
+            name_of=statistics.name,
+            unit_of=lambda statistic, measure: statistics.unit(statistic, options.units.get(measure, "")),
+            text_of=statistics.text,
+            statistics_of=statistics.plotted,
+            banded=statistics.BANDED,
             has_token=bool(options.token_file),
         )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 
 from tidemark_client import View, queries
+from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
-from tidemark_dashboard.pages.series import plot, span, spans, summary
+from tidemark_dashboard.pages.series import moves, plot, span, spans, summary
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import shown
 
@@ -44,8 +45,13 @@ async def read(sources: Sources, query: Query) -> Shown:
         if view is not None
     )
     units = sources.options.units
+    statistic = statistics.chosen(axis, query.get("stat", ""))
     plots = [
-        (measure, plot(windows, axis, sessions), summary(windows, measure, units.get(measure, "")), len(windows))
+        (
+            measure,
+            plot(windows, axis, statistic, stretch, sessions),
+            summary(windows, measure, statistic, units.get(measure, "")),
+        )
         for measure, windows in zip(measures, found, strict=True)
     ]
 
@@ -64,8 +70,9 @@ async def read(sources: Sources, query: Query) -> Shown:
         "hidden": max(0, len(sessions) - SESSIONS),
         "meta": meta,
         "here": here,
-        "back": here(until=stretch.since),
-        "forward": "" if stretch.is_live else here(until=stretch.until + stretch.length_ms),
+        "moves": moves(stretch, axis, here),
+        "statistic": statistic,
+        "statistics": statistics.plotted(axis) if view else [],
         "has_rejects": sources.rejects.is_known,
         "newest": sources.rejects.newest(device_id),
         "command": f"tidemark rejects list --config tidemark.toml --device {shlex.quote(shown(device_id))}",
@@ -79,6 +86,6 @@ PAGE = Page(
     "/device",
     "Device",
     ("device_now", "device_plots", "device_sessions", "device_early"),
-    ("id", "name", "span", "until"),
+    ("id", "name", "stat", "span", "until"),
     read,
 )

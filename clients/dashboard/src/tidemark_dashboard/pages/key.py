@@ -6,14 +6,14 @@ import csv
 import io
 from collections.abc import Sequence
 
-from tidemark_client import Window, queries
+from tidemark_client import View, Window, queries
+from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
-from tidemark_dashboard.pages.series import plot, span, spans, summary
+from tidemark_dashboard.pages.series import moves, newest, plot, span, spans, summary
 from tidemark_dashboard.pages.views import chosen
 from tidemark_dashboard.sources import Sources
 
 ROWS = 60
-COLUMNS = "start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last", "state", "revision"
 
 
 async def read(sources: Sources, query: Query) -> Shown:
@@ -36,36 +36,42 @@ async def read(sources: Sources, query: Query) -> Shown:
     def here(**changed: object) -> str:
         return address("/key", **{**query, **changed})
 
+    statistic = statistics.chosen(view, query.get("stat", ""))
     unit = sources.options.units.get(measure, "")
     context = {
         "view": view,
         "key": key,
         "measure": measure,
-        "newest": windows[-1] if windows else None,
+        "newest": newest(windows),
         "windows": windows[::-1][:ROWS],
         "hidden": max(0, len(windows) - ROWS),
-        "plot": plot(() if view.endless else windows, view),
-        "summary": summary(windows, measure, unit),
+        "statistic": statistic,
+        "statistics": statistics.plotted(view),
+        "columns": statistics.others(view, statistic, view.statistics),
+        "plot": plot(() if view.endless else windows, view, statistic, stretch),
+        "summary": summary(windows, measure, statistic, unit),
         "span": stretch,
         "spans": spans(view),
         "here": here,
         "csv": address("/key.csv", **query),
-        "back": here(until=stretch.since) if windows and not view.endless else "",
-        "forward": here(until=stretch.until + stretch.length_ms) if not stretch.is_live else "",
+        "moves": moves(stretch, view, here),
         "is_device": view.by == ("device",),
     }
     return Shown.of(context, ("progress",), ("window", view.stored, key))
 
 
-def table(windows: Sequence[Window]) -> str:
-    """The windows as CSV. It has no text that a device has sent: a spreadsheet would take some for formulas."""
+def table(windows: Sequence[Window], view: View) -> str:
+    """The windows as CSV, with all statistics of the view, and `complete_from` where a window lacks earlier readings.
+
+    It has no text that a device has sent: a spreadsheet would take some for formulas.
+    """
     out = io.StringIO()
     rows = csv.writer(out)
-    rows.writerow(COLUMNS)
+    rows.writerow(["start", "end", *view.statistics, "state", "revision", "complete_from"])
     for window in windows:
+        values = [statistics.value(window, name) for name in view.statistics]
         state = window.closed_by or "open"
-        values = [getattr(window, name) for name in COLUMNS if name not in {"state", "revision"}]
-        rows.writerow([*values, state, window.revision])
+        rows.writerow([window.start, window.end, *values, state, window.revision, window.complete_from])
     return out.getvalue()
 
 
@@ -82,9 +88,14 @@ async def read_csv(sources: Sources, query: Query) -> str:
             measure=shown.context["measure"],
         )
     )
-    return table(found)
+    return table(found, view)
 
 
 PAGE = Page(
-    "key", "/key", "Key", ("key_now", "key_plot", "key_table"), ("name", "key", "measure", "span", "until"), read
+    "key",
+    "/key",
+    "Key",
+    ("key_now", "key_plot", "key_table"),
+    ("name", "key", "measure", "stat", "span", "until"),
+    read,
 )

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark_client import UnknownViewError, View, Window, queries
+from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
+from tidemark_dashboard.pages.series import is_complete, newest
 from tidemark_dashboard.sources import Sources
 
 SIZE = 25
 SPARKS = 30
-"""Windows in a sparkline."""
+"""Windows in a sparkline, which ends with the newest complete one."""
+COLUMNS = ("mean", "min", "max", "count")
+"""Statistics that stand beside the chosen one."""
+OPEN = 3
+"""The last windows among which the newest open one is looked for: a window may have no readings of the measure."""
 
 
 async def read_views(sources: Sources, query: Query) -> Shown:
@@ -21,8 +27,9 @@ async def read_views(sources: Sources, query: Query) -> Shown:
 
 
 async def read_view(sources: Sources, query: Query) -> Shown:
-    """A page of keys; Redis is asked for the last SPARKS windows of each, or for the only one."""
+    """A page of keys; Redis is asked for the last SPARKS closed windows of each and the newest ones, or for the only one."""
     view, measure = await chosen(sources, query)
+    statistic = statistics.chosen(view, query.get("stat", ""))
     progress = await sources.look()
     expired_before = (progress.final if progress else 0) - view.retain_ms - view.window_ms
     keys = await sources.keys.of(view, expired_before)
@@ -30,16 +37,16 @@ async def read_view(sources: Sources, query: Query) -> Shown:
     page, matches, earlier, later = keys.page(
         prefix, SIZE, after=query.get("after", ""), before=query.get("before", "")
     )
-    span_ms = (SPARKS - 1) * view.slide_ms
+    closed_until = progress.closed_until if progress else 0
+    closed = [_closed(view, start, closed_until) for _, start in page]
     series = await sources.ask_all(
-        queries.windows(
-            view.name, key, since=0 if view.endless else newest - span_ms + view.window_ms - 1, measure=measure
-        )
-        for key, newest in page
+        queries.windows(view.name, key, since=since, until=until, measure=measure)
+        for (key, start), last in zip(page, closed, strict=True)
+        for since, until in _stretches(view, start, last)
     )
     rows = [
-        (key, windows[-1] if windows else None, _line(windows, view, newest))
-        for (key, newest), windows in zip(page, series, strict=True)
+        (key, newest([*shut, *late]), _line(shut, view, statistic))
+        for (key, _), shut, late in zip(page, series[::2], series[1::2], strict=True)
     ]
 
     def here(**changed: object) -> str:
@@ -56,6 +63,9 @@ async def read_view(sources: Sources, query: Query) -> Shown:
         "earlier": here(before=page[0][0]) if earlier and page else "",
         "later": here(after=page[-1][0]) if later and page else "",
         "sparks": SPARKS,
+        "statistic": statistic,
+        "statistics": statistics.plotted(view),
+        "columns": statistics.others(view, statistic, COLUMNS),
     }
     return Shown.of(context, ("progress",), ("keys", view.stored), (("window", view.stored, key) for key, _ in page))
 
@@ -70,11 +80,25 @@ async def chosen(sources: Sources, query: Query) -> tuple[View, str]:
         raise NotFoundError(str(error)) from error
 
 
-def _line(windows: Sequence[Window], view: View, newest: int) -> list[float | None]:
-    """The means of the last SPARKS windows, None where a window has no readings."""
-    means = {window.start: window.mean for window in windows}
-    return [means.get(newest - back * view.slide_ms) for back in range(SPARKS - 1, -1, -1)]
+def _closed(view: View, newest_start: int, closed_until: int) -> int:
+    """The start of a key's newest window that may be closed, on the grid of its newest one."""
+    after = newest_start + view.window_ms - closed_until
+    return newest_start if after <= 0 or view.endless else newest_start - -(-after // view.slide_ms) * view.slide_ms
+
+
+def _stretches(view: View, start: int, closed: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The ends after which, and the starts before which: of the windows of a sparkline, and of the newest ones behind it."""
+    first = max(closed + view.slide_ms, start - (OPEN - 1) * view.slide_ms)
+    shut = 0 if view.endless else closed - (SPARKS - 1) * view.slide_ms + view.window_ms - 1
+    return (max(0, shut), max(0, closed + 1)), (first + view.window_ms - 1, start + 1)
+
+
+def _line(windows: Sequence[Window], view: View, statistic: str) -> list[float | None]:
+    """The values of the SPARKS windows up to the newest complete one, None where one has no readings or is not complete."""
+    values = {window.start: statistics.value(window, statistic) for window in windows if is_complete(window)}
+    last = max(values, default=0)
+    return [values.get(last - back * view.slide_ms) for back in range(SPARKS - 1, -1, -1)]
 
 
 VIEWS = Page("views", "/views", "Views", ("views",), (), read_views)
-VIEW = Page("view", "/view", "View", ("view_keys",), ("name", "measure", "q", "after", "before"), read_view)
+VIEW = Page("view", "/view", "View", ("view_keys",), ("name", "measure", "stat", "q", "after", "before"), read_view)

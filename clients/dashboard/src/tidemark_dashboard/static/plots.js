@@ -35,33 +35,51 @@ function short(value) {
   return new Intl.NumberFormat("en", { maximumFractionDigits: size < 10 ? 2 : size < 100 ? 1 : 0 }).format(value);
 }
 
-// The windows of a key: the mean in the band from the least to the most.
+const STATES = ["open", "final", "final, idle", "final, incomplete"];
+
+// The windows of a key: a statistic, in the band from min to max where it lies between them. The axis is the whole span.
 function series(data, figure) {
   const unit = figure.dataset.unit ? ` ${figure.dataset.unit}` : "";
-  const isOpen = data.state.map((each) => each === 0);
+  const hasBand = data.max.some((each) => each != null);
+  const line = { stroke: () => colour("data"), width: 2, points: { show: false, filter: () => alone(data.value), size: 5 } };
+  const edge = { stroke: "transparent", points: { show: false } };
+  const newest = Math.max(data.state.lastIndexOf(1), data.state.lastIndexOf(2));
   return {
-    columns: [data.t, data.max, data.min, data.mean],
+    columns: hasBand ? [data.t, data.max, data.min, data.value] : [data.t, data.value],
     options: {
       axes: axes(short),
-      bands: [{ series: [1, 2], fill: () => colour("data-soft") }],
-      series: [
-        {},
-        { stroke: "transparent", points: { show: false } },
-        { stroke: "transparent", points: { show: false } },
-        { stroke: () => colour("data"), width: 2, points: { show: data.t.length === 1, size: 6 } },
-      ],
+      scales: { x: { range: () => data.axis } },
+      bands: hasBand ? [{ series: [1, 2], fill: () => colour("data-soft") }] : [],
+      series: hasBand ? [{}, edge, edge, line] : [{}, line],
+      cursor: { y: false, drag: { x: true, y: false, setScale: false }, sync: { key: "windows" } },
       hooks: {
         drawClear: [(plot) => sessions(plot, data.sessions)],
-        draw: [(plot) => marks(plot, data, isOpen)],
+        draw: [(plot) => marks(plot, data)],
+        setSelect: [(plot) => zoom(plot, data.slide, figure.dataset.zoom)],
       },
     },
+    newest: newest < 0 ? undefined : newest, // without the pointer: the newest complete window
     readout: (i) =>
-      data.mean[i] == null
+      data.value[i] == null
         ? ""
-        : `${at(data.t[i] - data.half)} to ${at(data.t[i] + data.half)} · mean ${numbers.format(data.mean[i])}${unit} · ` +
-          `${numbers.format(data.min[i])} to ${numbers.format(data.max[i])} · ${whole.format(data.count[i])} readings · ` +
-          `${isOpen[i] ? "open" : "final"}${data.revised[i] ? ", corrected" : ""}`,
+        : `${at(data.t[i] - data.half)} to ${at(data.t[i] + data.half)} · ${figure.dataset.name} ${numbers.format(data.value[i])}${unit} · ` +
+          `${data.max[i] == null ? "" : `${numbers.format(data.min[i])} to ${numbers.format(data.max[i])} · `}${whole.format(data.count[i])} readings · ` +
+          `${STATES[data.state[i]]}${data.revised[i] ? ", corrected" : ""}`,
   };
+}
+
+// A value between two gaps has no line: it is a point.
+const alone = (values) => [...values.keys()].filter((i) => values[i] != null && values[i - 1] == null && values[i + 1] == null);
+
+// What was marked with the pointer becomes the span of the address.
+function zoom(plot, slide, address) {
+  const { left, width } = plot.select;
+  if (width < 6 || !address) return;
+  const [since, until] = [left, left + width].map((each) => Math.round((plot.posToVal(each, "x") * 1000) / slide) * slide);
+  const found = new URL(address, location.href);
+  found.searchParams.set("span", Math.max(2 * slide, until - since));
+  found.searchParams.set("until", Math.max(until, since + 2 * slide));
+  location.assign(found);
 }
 
 function sessions(plot, list) {
@@ -82,22 +100,29 @@ function sessions(plot, list) {
   ctx.restore();
 }
 
-function marks(plot, data, isOpen) {
+function marks(plot, data) {
   const { ctx } = plot;
   const scale = devicePixelRatio;
   ctx.save();
   data.t.forEach((t, i) => {
-    if (data.mean[i] == null || !(isOpen[i] || data.revised[i])) return;
+    const [isOpen, isIncomplete] = [data.state[i] === 0, data.state[i] === 3];
+    if (data.value[i] == null || !(isOpen || isIncomplete || data.revised[i])) return;
     const x = plot.valToPos(t, "x", true);
-    const y = plot.valToPos(data.mean[i], "y", true);
+    const y = plot.valToPos(data.value[i], "y", true);
     ctx.beginPath();
-    if (isOpen[i]) {
+    if (isOpen || isIncomplete) {
       ctx.arc(x, y, 4 * scale, 0, 2 * Math.PI);
       ctx.fillStyle = colour("panel");
       ctx.fill();
       ctx.lineWidth = 2 * scale;
-      ctx.strokeStyle = colour("data");
+      ctx.strokeStyle = colour(isOpen ? "data" : "quiet");
       ctx.stroke();
+    }
+    if (isIncomplete) {
+      ctx.beginPath();
+      ctx.arc(x, y, 4 * scale, -Math.PI / 2, Math.PI / 2);
+      ctx.fillStyle = colour("quiet");
+      ctx.fill();
     }
     if (data.revised[i]) {
       const size = 5 * scale;
@@ -132,6 +157,13 @@ function rows(data) {
   };
 }
 
+// A pause, such as a restart, does not flatten the bars: the line of the trigger leaves the plot there.
+function highest(took, every) {
+  const sorted = every.filter((each) => each != null).sort((a, b) => a - b);
+  const middle = sorted[sorted.length >> 1] ?? 0;
+  return 1.05 * Math.max(...took, Math.min(3 * middle, sorted.at(-1) ?? 0), 0.001);
+}
+
 function phases(data) {
   const names = ["cut", "run", "publish", "finish"];
   const stacked = names.map((_, n) => data.t.map((__, i) => names.slice(0, n + 1).reduce((sum, name) => sum + data[name][i], 0)));
@@ -141,7 +173,7 @@ function phases(data) {
     columns: [data.t, ...drawn.map((each) => each.values), data.every],
     options: {
       axes: axes(seconds),
-      scales: { x: room(data), y: { range: (_, low, high) => [0, high || 1] } },
+      scales: { x: room(data), y: { range: () => [0, highest(stacked.at(-1), data.every)] } },
       series: [
         {},
         ...drawn.map(({ name }) => bar(`phase-${name}`)),
@@ -166,10 +198,10 @@ const kinds = { series, rows, phases, delay };
 function make(figure) {
   const canvas = figure.querySelector(".canvas");
   const data = JSON.parse(figure.dataset.plot);
-  const { columns, options, readout } = kinds[figure.dataset.kind](data, figure);
+  const { columns, options, readout, newest } = kinds[figure.dataset.kind](data, figure);
   const text = figure.querySelector(".readout");
   const show = (plot) => {
-    const index = plot.cursor.idx ?? data.t.length - 1;
+    const index = plot.cursor.idx ?? newest ?? data.t.length - 1;
     text.textContent = index >= 0 ? readout(index) : "";
   };
   const plot = new uPlot(
@@ -179,8 +211,8 @@ function make(figure) {
       // A label of the last second, "19:06:30", reaches 28 px over the edge of the axis.
       padding: [8, 30, 0, 0],
       legend: { show: false },
-      cursor: { y: false, drag: { x: false, y: false }, points: { show: figure.dataset.kind === "series" } },
       ...options,
+      cursor: { points: { show: figure.dataset.kind === "series" }, ...(options.cursor ?? { y: false, drag: { x: false, y: false } }) },
       hooks: { ...options.hooks, setCursor: [show] },
     },
     columns,
