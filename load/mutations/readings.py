@@ -125,7 +125,7 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/admission/decode.py",
+                "service/admission/formats/avro.py",
                 "avro_types.projection(schema, map(field_path.parts, paths))",
                 "avro_types.projection(schema, [field_path.parts(path)[:1] for path in paths])",
             ),
@@ -139,7 +139,7 @@ MUTATIONS = (
         ("P4",),
         (
             Edit(
-                "service/commands/avro_record.py",
+                "service/admission/avro_record.py",
                 "if not 0 <= number < len(writer):",
                 "if not -len(writer) <= number < len(writer):",
             ),
@@ -232,8 +232,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/decode.py",
-                'F.col(f"{self._name}.{_END}") == mark',
-                'F.col(f"{self._name}.{_END}").isNotNull()',
+                'F.col(f"{self._name}.{END}") == mark',
+                'F.col(f"{self._name}.{END}").isNotNull()',
             ),
         ),
         (

@@ -14,12 +14,13 @@ later would take its positions from them.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.admission import avro_types, protobuf
+from service.admission import avro_types, formats
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
@@ -57,7 +58,7 @@ class Catalogs:
                 each.form.place: SchemaCatalog(
                     each,
                     SchemaStore(files, _folder(each.form), each.form.format),
-                    {"avro": check, "protobuf": protobuf.check}.get(each.form.format, _accept),
+                    partial(formats.of(each.form).check, parse=check),
                     count,
                     former,
                 )
@@ -132,10 +133,6 @@ class LookUps:
         self.catalog.look_up(ids)
         self.left = self.left - 1 if len(ids) < IDS_AT_ONCE else 0
         return True
-
-
-def _accept(_schema: Mapping[str, Any]) -> None:
-    """Accept any JSON Schema: nothing in the plan is made of it."""
 
 
 def _folder(form: Input) -> str:

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from service.admission import expansion
-from service.admission.decode import TEXT, Decoder
+from service.admission.decode import Decoder
+from service.admission.formats.format import TEXT
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from service.admission import avro_types
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
+from service.settings.formats import TRAITS
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
-KINDS = {"avro": "AVRO", "json-schema": "JSON", "protobuf": "PROTOBUF"}
+KINDS = {name: each.kind for name, each in TRAITS.items() if each.kind is not None}
 """The registry's words for the schemas of an input, by its format."""
 JSON_SCHEMA, PROTOBUF = KINDS["json-schema"], KINDS["protobuf"]
 _NAMES = {"AVRO": "Avro", JSON_SCHEMA: "JSON Schema", PROTOBUF: "Protobuf"}

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from service.admission.registry import record
+from service.admission.formats import FORMATS
 from service.checkpoint.document import Document, Readable, Writable, damaged, store
 from service.micro_batch import Offsets
 from service.spark.files import RESTORE
 
 FOLDER = "schemas"
 INDEX = "index.json"
-_SUFFIXES = {"avro": "avsc", "json": "", "json-schema": "jsonschema", "protobuf": "protobuf"}
 
 
 class Index(BaseModel):
@@ -69,7 +68,7 @@ class SchemaStore:
             name = self._schema(schema_id)
             try:
                 schema = json.loads(self.files.read(name))
-                schemas[schema_id] = record(schema, f"{self.files}/{name}") if self.format == "avro" else dict(schema)
+                schemas[schema_id] = FORMATS[self.format].stored(schema, f"{self.files}/{name}")
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
@@ -84,7 +83,7 @@ class SchemaStore:
         store(self.files, self._schema(schema_id), json.dumps(schema).encode(), is_synced=True)
 
     def _schema(self, schema_id: int) -> str:
-        return self._path(f"{schema_id}.{_SUFFIXES[self.format]}")
+        return self._path(f"{schema_id}.{FORMATS[self.format].suffix}")
 
     def _path(self, name: str) -> str:
         return f"{self.folder}/{name}"

@@ -6,7 +6,8 @@ from typing import Any
 
 import fastavro
 
-from service.admission import avro_types, decode, protobuf
+from service.admission import avro_types, formats
+from service.admission.formats.avro import reader_schema
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
@@ -38,7 +39,7 @@ def _schemas(settings: Settings) -> Iterator[Line]:
     """Check the schemas and the mapped fields of settings with one input."""
     form = settings.form
     name = "schemas" if form.place == "input" else f"{form.place}: schemas"
-    if form.format == "json":
+    if not form.has_schemas:
         yield ok(name, "JSON needs none")
     elif form.is_json:
         yield from _schemas_of_names(settings, name)
@@ -51,7 +52,7 @@ def _schemas(settings: Settings) -> Iterator[Line]:
             except Exception as error:  # fastavro raises exceptions of its own and plain ones
                 what = f"{place}: {number} is no Avro schema: {error}"
                 raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
-        reader = decode.reader_schema(known.reader, form)
+        reader = reader_schema(known.reader, form)
         yield ok(name, f"{place} has the ids {', '.join(map(str, known.schemas))}")
         yield from _paths(form, reader)
 
@@ -67,26 +68,9 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
     yield ok(name, f"{place} has the ids {', '.join(map(str, sorted(schemas)))}")
     for key, path in form.fields:
         parts, schema = field_path.parts(path), schemas[newest]
-        has = (
-            protobuf.has_path(protobuf.files_of(schema), parts)
-            if form.format == "protobuf"
-            else _describes(schema, parts)
-        )
-        if not has:
+        if not formats.of(form).describes(schema, parts):
             what = f"schema {newest} does not describe {path!r}"
             yield Line(key, "warn", what, "Correct the path, if no record has this field")
-
-
-def _describes(schema: Any, path: Sequence[str]) -> bool:
-    """Whether a JSON Schema may have a field; True where it refers to other schemas, which are not read."""
-    if (
-        not path
-        or not isinstance(schema, dict)
-        or schema.keys() & {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}
-    ):
-        return True
-    properties = schema.get("properties")
-    return properties is None or (path[0] in properties and _describes(properties[path[0]], path[1:]))
 
 
 def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:

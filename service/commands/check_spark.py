@@ -158,5 +158,5 @@ def plan(settings: Settings) -> Iterator[Line]:
     builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")
     for each in settings.split():
-        if each.form.format == "avro":
+        if each.form.traits.compared_by == "schemas":
             yield from compatibility.in_use(each, known[each.form.place])

@@ -11,13 +11,15 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from service.admission import arrays, decode
+from service.admission import arrays
+from service.admission.formats.avro import reader_schema
+from service.admission.formats.format import Dissected
+from service.admission.json_record import quoted
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
 from service.commands.explain import TIME_FORMS
 from service.commands.finding import Line, failed, ok
-from service.commands.json_record import quoted
 from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
 from service.settings import RECORD_KEY, Input, Settings, field_path
@@ -36,10 +38,11 @@ def check(settings: Settings, files: Sequence[Path], name: str | None = None) ->
     """
     settings = _of_input(settings, name)
     try:
-        if settings.form.format in {"json-schema", "protobuf"}:
+        compared_by = settings.form.traits.compared_by
+        if compared_by == "registry":
             what = f"{settings.form.place}: the format is {settings.form.format}, whose schemas the registry compares"
             raise SchemaError(what, remedy="Ask the registry whether a schema is compatible with its subject")
-        if settings.form.format == "json":
+        if compared_by == "samples":
             return [line for file in files for line in _samples(settings, file)]
         known = load_set(settings)
         lines = [*in_use(settings, known)]
@@ -111,7 +114,7 @@ def _readings(value: bytes, form: Input) -> list[bytes]:
     return [text] if found is None else found
 
 
-def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
+def _problems(settings: Settings, record: Dissected) -> Iterator[str]:
     """Yield why a record of JSON would be rejected for its form: the types of the mapped fields, its time and device."""
     form = settings.form
     if record.problems:
@@ -130,7 +133,7 @@ def _problems(settings: Settings, record: dissect.Dissected) -> Iterator[str]:
 
 def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
-    reader = decode.reader_schema(known.reader, settings.form)
+    reader = reader_schema(known.reader, settings.form)
     for number, writer in known.schemas.items():
         why = incompatible(reader, writer)
         if why:
@@ -152,7 +155,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
         schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
-        why = incompatible(decode.reader_schema(known.reader, settings.form), schema)
+        why = incompatible(reader_schema(known.reader, settings.form), schema)
     except (OSError, ValueError) as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error}"))
         return
@@ -195,7 +198,7 @@ def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping
     number = int(file.stem) if file.stem.isdigit() else -1
     will_be = settings.registry is None and form.reader_schema is None and number > max(known.schemas)
     try:
-        reader = decode.reader_schema(schema, form)
+        reader = reader_schema(schema, form)
         problems = [
             f"id {each}: {why}" for each, writer in known.schemas.items() if (why := incompatible(reader, writer))
         ]

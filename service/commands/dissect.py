@@ -5,7 +5,6 @@ The service decodes in Spark (service/admission/decode.py). `reading` returns th
 (docs/decisions/0050-a-decoder-without-spark.md).
 """
 
-import io
 import json
 import math
 import re
@@ -15,60 +14,20 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-import fastavro
-from google.protobuf import json_format
-
-from service.admission import arrays, avro_types, decode, device_ids, protobuf
+from service.admission import decode, device_ids, formats, json_record
+from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
-from service.commands import json_record
-from service.commands.avro_record import AvroRecord, DamagedError
 from service.errors import SchemaError
 from service.settings import RECORD_KEY, Input, Settings, field_path
 
-HEADER_BYTES = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_ROWS = 16
 _ROW = 16
-_JSON_BLANKS = " \t\n\r"
 _BLANKS = " \t\n\v\f\r"
 _ISO = re.compile(decode.ISO_TIME.replace(r"\z", r"\Z"), re.ASCII)
 _FAR_MS = 9_000_000_000_000_000
 """The largest event time, as in service/admission/decode.py."""
-_KINDS = {list: "an array", str: "text", int: "a number", float: "a number", bool: "true or false", type(None): "null"}
-
-Schemas = Mapping[int, Mapping[str, Any]]
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Dissected:
-    """The decoded part of a record.
-
-    `fields` are the decoded fields by name, in the record's order. `spans` has the bytes of each, as far as they are known.
-    `stop` is the byte at which decoding stopped, for the reason `why`; None when the complete record decodes. Then `read` has the
-    mapped fields as the service reads them, and `problems` a line for each of them that it cannot read.
-    """
-
-    fields: Mapping[str, Any]
-    spans: Mapping[str, Span]
-    schema: int | None = None
-    stop: int | None = None
-    why: str = ""
-    read: Mapping[str, Any] | None = None
-    problems: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return self.stop is None
-
-    @property
-    def used(self) -> Mapping[str, Any]:
-        """The fields as the service reads them, those that decode of a record that it cannot read."""
-        return self.fields if self.read is None else self.read
-
-    def at(self, path: str) -> Any:
-        """The value at a path with dots, None without it."""
-        return json_record.at(self.used, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,27 +89,17 @@ def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected
     found = fields(value, settings, schemas)
     if value is None or not found.whole:
         return found
-    try:
-        if settings.format == "avro":
-            return _read_avro(found, value, settings, schemas)
-        return _read_json(found, _json_text(found, value, settings, schemas), settings)
-    except (protobuf.UnreadableError, DamagedError) as error:
-        return replace(found, problems=(str(error),))
+    format_ = formats.of(settings)
+    found = format_.read(found, value, settings, schemas)
+    texts = {path: text for path in _texts(settings) if (text := _text(found.at(path))) is not None}
+    return replace(found, problems=(*found.problems, *format_.text_problems(texts, value, settings, schemas)))
 
 
 def fields(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
     """Decode as much as possible of a value, for settings that may map no fields: `read` and `problems` are empty."""
     if value is None:
         return Dissected({}, {}, stop=0, why="there is no value")
-    if settings.array:
-        return _array(value, settings)
-    if not settings.has_schemas:
-        return _json(value)
-    if stopped := _framing(value, schemas):
-        return stopped
-    if settings.format == "protobuf":
-        return _protobuf(value, schemas)
-    return _json_behind_id(value) if settings.is_json else _avro(value, schemas)
+    return formats.of(settings).fields(value, settings, schemas)
 
 
 def reason(dissected: Dissected, key: bytes | None, settings: Input) -> tuple[str, str]:
@@ -242,27 +191,7 @@ def event_ms(dissected: Dissected, settings: Input) -> int | None:
 
 def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
     """A record in the place of `value`'s: of the same schema, in the same format. ValueError says what does not fit."""
-    if settings.format == "protobuf":
-        message = protobuf.parsed(value, protobuf.files_of(schemas[_schema_id(value)]))
-        message.Clear()
-        try:
-            json_format.ParseDict(record, message)
-        except json_format.ParseError as error:
-            msg = f"does not fit schema {_schema_id(value)}: {error}"
-            raise ValueError(msg) from error
-        return protobuf.head(value) + bytes(message.SerializeToString())
-    if settings.is_json:
-        head = value[:HEADER_BYTES] if settings.has_schemas else b""
-        return head + json.dumps(record, separators=(",", ":")).encode()
-    out = io.BytesIO(value[:HEADER_BYTES])
-    out.seek(HEADER_BYTES)
-    try:
-        schema: Any = fastavro.parse_schema(dict(schemas[_schema_id(value)]))
-        fastavro.schemaless_writer(out, schema, dict(record), strict=True)
-    except Exception as error:  # fastavro raises errors of many classes
-        msg = f"does not fit schema {_schema_id(value)}: {error}"
-        raise ValueError(msg) from error
-    return out.getvalue()
+    return formats.of(settings).encode(value, record, settings, schemas)
 
 
 def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
@@ -283,57 +212,6 @@ def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
             yield f"            {marks.rstrip()}"
     if last < rows:
         yield f"  ... {len(value) - last * _ROW} bytes after"
-
-
-def _array(value: bytes, settings: Input) -> Dissected:
-    """Decode a record that is one reading, and say of another one why it holds no readings."""
-    try:
-        text = arrays.unpacked(value, int(settings.max_array_bytes), settings.place)
-        found = arrays.elements(text)
-    except arrays.UnreadableArrayError as error:
-        return Dissected({}, {}, stop=0, why=str(error))
-    if found is None:
-        return _json(text)
-    return Dissected({}, {}, stop=0, why=f"is an array of {len(found)} readings")
-
-
-def _json(value: bytes) -> Dissected:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError as error:
-        return Dissected({}, {}, stop=error.start, why=f"is not UTF-8: 0x{value[error.start]:02x}")
-    try:
-        document = json_record.value_of(text.strip(_JSON_BLANKS))
-    except json.JSONDecodeError as error:
-        stop = len(text) - len(text.lstrip(_JSON_BLANKS)) + error.pos
-        return Dissected({}, {}, stop=len(text[:stop].encode()), why=f"is not JSON: {error.msg}")
-    except (ValueError, RecursionError) as error:
-        return Dissected({}, {}, stop=0, why=str(error))
-    if not isinstance(document, dict):
-        return Dissected({}, {}, stop=0, why=f"is {_KINDS[type(document)]} in JSON, expected an object")
-    return Dissected(document, {})
-
-
-def _json_text(found: Dissected, value: bytes, settings: Input, schemas: Schemas) -> bytes:
-    """Return the JSON text that the service reads of a value that decodes. Raises protobuf.UnreadableError."""
-    if settings.format == "protobuf":
-        message = protobuf.parsed(value, protobuf.files_of(schemas[found.schema or 0]))
-        return protobuf.Unpacker.of(settings, {}).mapped(message).encode()
-    if settings.array:
-        return arrays.unpacked(value, int(settings.max_array_bytes), settings.place)
-    return value[HEADER_BYTES:] if settings.has_schemas else value
-
-
-def _read_json(found: Dissected, text: bytes, settings: Input) -> Dissected:
-    document = _json(text).fields if settings.format == "protobuf" else found.fields
-    found = replace(found, read=document)
-    problems = [*json_record.wrong_types(document, settings)]
-    # Spark reads half of a character as "?": the service cannot tell the two apart.
-    if any("?" in (_text(found.at(path)) or "") for path in _texts(settings)) and json_record.HALF.search(
-        text.decode()
-    ):
-        problems.append('the record has an escape for half of a character, and a device id or a column has a "?"')
-    return replace(found, problems=tuple(problems))
 
 
 def _texts(settings: Input) -> list[str]:
@@ -373,63 +251,3 @@ def _iso_ms(text: str) -> int | None:
         return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, OverflowError):
         return None
-
-
-def _schema_id(value: bytes) -> int:
-    return int.from_bytes(value[1:HEADER_BYTES])
-
-
-def _framing(value: bytes, schemas: Schemas) -> Dissected | None:
-    """Return why a value is not decoded at all; None for one that begins with a known schema id."""
-    if len(value) < HEADER_BYTES or value[0] != 0:
-        return Dissected({}, {}, stop=0, why="does not begin with a zero byte and a schema id")
-    number = _schema_id(value)
-    if number not in schemas:
-        why = f"schema {number} is not known; known: {', '.join(map(str, sorted(schemas)))}"
-        return Dissected({}, {}, number, stop=1, why=why)
-    return None
-
-
-def _protobuf(value: bytes, schemas: Schemas) -> Dissected:
-    number = _schema_id(value)
-    try:
-        message = protobuf.parsed(value, protobuf.files_of(schemas[number]))
-    except protobuf.UnreadableError as error:
-        return Dissected({}, {}, number, stop=HEADER_BYTES, why=str(error))
-    return Dissected(protobuf.fields(message), {}, number)
-
-
-def _json_behind_id(value: bytes) -> Dissected:
-    body = _json(value[HEADER_BYTES:])
-    stop = None if body.stop is None else body.stop + HEADER_BYTES
-    return replace(body, schema=_schema_id(value), stop=stop)
-
-
-def _avro(value: bytes, schemas: Schemas) -> Dissected:
-    number = _schema_id(value)
-    record = AvroRecord(value, avro_types.bounded(schemas[number]), at=HEADER_BYTES)
-    try:
-        found = record.read()
-    except DamagedError as error:
-        return Dissected(record.fields, record.spans, number, stop=record.at, why=str(error))
-    except (KeyError, TypeError, AttributeError) as error:
-        msg = f"the writer's schema cannot be used: {error!r}"
-        raise SchemaError(msg) from error
-    if record.at == len(value):
-        return Dissected(found, record.spans, number)
-    why = f"{len(value) - record.at} bytes after the record"
-    return Dissected(found, record.spans, number, stop=record.at, why=why)
-
-
-def _read_avro(found: Dissected, value: bytes, settings: Input, schemas: Schemas) -> Dissected:
-    """Resolve a record to the reader's schema. Raises DamagedError."""
-    reader = schemas[max(schemas) if settings.reader_schema is None else settings.reader_schema]
-    writer = avro_types.bounded(schemas[found.schema or 0])
-    used = AvroRecord(value, writer, decode.reader_schema(reader, settings), at=HEADER_BYTES)
-    found = replace(found, read=used.read())
-    broken = [
-        f"{path} is not UTF-8: {text!r}"
-        for path in _texts(settings)
-        if (text := _text(found.at(path))) is not None and not _is_text(text.encode(errors="surrogateescape"))
-    ]
-    return replace(found, problems=(*used.problems, *broken))

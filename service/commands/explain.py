@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from service.admission import device_ids
+from service.admission.formats.format import Dissected
+from service.admission.json_record import quoted
 from service.commands import dissect
-from service.commands.dissect import Dissected
-from service.commands.json_record import quoted
 from service.rejects.reject_log import Reject
 from service.settings import RECORD_KEY, Measure, Settings, field_path
 from service.units import format_duration, format_time, rough_duration

@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import fastavro
 from confluent_kafka import Message
 
-from service.admission import arrays, protobuf
+from service.admission import arrays, formats
+from service.admission.formats.confluent import HEADER_BYTES
 from service.admission.schema_sources import Schemas
 from service.commands import dissect
-from service.commands.dissect import HEADER_BYTES
-from service.errors import SchemaError
 from service.kafka.offsets import place_of
 from service.proposal.columns import Seen
 from service.settings import Admission, Input
@@ -55,9 +53,8 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
     """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
     decoded, shape = Decoded(), Input(format=form.get("format", "avro"))
     known = schemas or {}
-    if shape.format == "avro":
-        for number, schema in known.items():
-            _check(number, schema)
+    for number, schema in known.items():
+        formats.of(shape).check_sample(number, schema)
     for message in messages:
         value: Any = message.value()
         if value is None:
@@ -82,30 +79,14 @@ def _readings(value: bytes) -> list[bytes] | None:
         return [] if error.reason == arrays.EMPTY else None
 
 
-def _check(number: int, schema: Mapping[str, Any]) -> None:
-    try:
-        fastavro.parse_schema(dict(schema))
-    except Exception as error:  # fastavro raises errors of many classes
-        msg = f"schema {number} is no Avro schema: {error}"
-        raise SchemaError(msg, remedy="Correct it, or remove it if no producer writes with it") from error
-
-
 def _record(value: bytes, shape: Input, schemas: Schemas, decoded: Decoded) -> Mapping[str, Any] | None:
     found = dissect.fields(value, shape, schemas)
     if found.schema is not None:
         decoded.ids[found.schema] += 1
+    format_ = formats.of(shape)
     if found.whole:
-        if shape.format != "protobuf":
-            return found.fields
-        return protobuf.plain(protobuf.parsed(value, protobuf.files_of(schemas[found.schema or 0])))
-    if found.schema is not None and found.schema not in schemas:
-        decoded.refuse(f"schema {found.schema}, which is not among the known ones")
-    elif shape.has_schemas and found.schema is None:
-        decoded.refuse("no schema id before the value")
-    elif shape.format in {"avro", "protobuf"}:
-        decoded.refuse(f"does not fit schema {found.schema}")
-    else:
-        decoded.refuse("no JSON" if found.why.startswith("is not") else "JSON, but no object")
+        return format_.proposed(found, value, schemas)
+    decoded.refuse(format_.refusal(found))
     return None
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from service import clock, settings
 from service.admission.arrays import NO_INDEX
+from service.admission.formats.format import Dissected
 from service.commands import dissect, replay
-from service.commands.dissect import Dissected
 from service.commands.explain import explain
 from service.errors import SettingsError
 from service.kafka.scan import Watch

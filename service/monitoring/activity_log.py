@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from service.settings import Settings, View
     from service.spark.internals.offset_log import Position
 
-_FORMATS = {"avro": "Avro", "json": "JSON", "json-schema": "JSON Schema", "protobuf": "Protobuf"}
 EVERY_S = 60.0
 """The time between two lines with sums."""
 QUIET_S = 3600.0
@@ -71,7 +70,7 @@ class ActivityLog:
         _log.info(
             "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
             "under the prefix %s. Rejects go to %s",
-            " and ".join(dict.fromkeys(_FORMATS[form.format] for form in self._settings.forms)),
+            " and ".join(dict.fromkeys(form.traits.label for form in self._settings.forms)),
             _named("topic", kafka.topics),
             kafka.bootstrap,
             place,

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ByteSize, Field, field_validator, model_val
 from service.settings import field_path
 from service.settings.expression import Expression
 from service.settings.field_path import RECORD_KEY
+from service.settings.formats import TRAITS, Traits
 from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
 
 RESERVED_MEASURES = frozenset(
@@ -152,14 +153,19 @@ class Input(Section):
     """The most bytes that such a record unpacks to. admission.max_bytes is the limit of one reading."""
 
     @property
+    def traits(self) -> Traits:
+        """What the format has, apart from its decoder."""
+        return TRAITS[self.format]
+
+    @property
     def is_json(self) -> bool:
         """Whether fields are read by the rules of JSON; fields of Protobuf become JSON first."""
-        return self.format != "avro"
+        return self.traits.is_json
 
     @property
     def has_schemas(self) -> bool:
         """Whether each record begins with a schema id."""
-        return self.format != "json"
+        return self.traits.kind is not None
 
     @property
     def place(self) -> str:

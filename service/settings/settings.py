@@ -199,17 +199,17 @@ class Settings(Section):
         problems += [
             f"{form.place}.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
             for form in self.forms
-            if self.registry is not None and form.format == "avro" and form.reader_schema is None
+            if self.registry is not None and not form.is_json and form.reader_schema is None
         ]
         problems += [
             f"{form.place}.format: {form.format} needs a [registry], which has the schemas"
             for form in self.forms
-            if self.registry is None and form.format in {"json-schema", "protobuf"}
+            if self.registry is None and form.traits.needs_registry
         ]
         problems += [
             f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
             for form in self.forms
-            if form.array and form.format != "json"
+            if form.array and not form.traits.has_arrays
         ]
         problems += self._crossing_outlets()
         if self.pane_ms < 1_000:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.admission import decode
+from service.admission.formats import avro
 from service.commands import check, check_input
 from service.errors import SetupError
 from service.monitoring.board import Board
@@ -47,7 +47,7 @@ def failures(fields: dict[str, Any], unit: str = "ms", **measures: str) -> list[
         "fields": [{"name": name, "type": kind} for name, kind in types.items()],
     }
     form = Input.model_validate({"measures": measures, "event_time_unit": unit})
-    lines = check_input._paths(form, decode.reader_schema(schema, form))
+    lines = check_input._paths(form, avro.reader_schema(schema, form))
     return [f"{line.name}: {line.detail}" for line in lines if line.status == "fail"]
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from load.servers.schema_registry import Registry
 from service import clock, settings
-from service.admission import avro_types, decode, registry
+from service.admission import avro_types, registry
+from service.admission.formats import avro
 from service.admission.questions import COLUMN_VALUES, UndecidedError
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
 from service.admission.schema_store import FOLDER, SchemaStore
@@ -407,16 +408,16 @@ def test_the_readers_schema_has_the_mapped_fields_alone_at_every_level(tmp_path:
     paths = {"x": "outer.x", "more": "more.x", "unit": "unit"}
     given = make(tmp_path, input={"event_time": "event_time", "measures": paths}).form
     whole = {"type": "record", "name": "R", "namespace": "a", "fields": [*FIELDS, *fields]}
-    kept = {each["name"]: each["type"] for each in decode.reader_schema(whole, given)["fields"]}
+    kept = {each["name"]: each["type"] for each in avro.reader_schema(whole, given)["fields"]}
     assert kept["unit"] == ["null", {**unit, "namespace": "b"}]
     assert kept["outer"]["fields"] == probe["fields"][1:2]
     assert (kept["outer"]["name"], kept["outer"]["namespace"], kept["more"]) == ("b.Probe", "b", "b.Probe")
-    fastavro.parse_schema(decode.reader_schema(whole, given))
+    fastavro.parse_schema(avro.reader_schema(whole, given))
     everything = {**whole, "fields": [*FIELDS, fields[0], *fields[2:]]}
     given = make(tmp_path, input={"measures": {**paths, "unit": "inner"}}).form
-    assert decode.reader_schema(everything, given) == everything
+    assert avro.reader_schema(everything, given) == everything
     given = make(tmp_path, input={"measures": {"x": "outer.next.x", "unit": "unit"}}).form
-    kept = {each["name"]: each["type"] for each in decode.reader_schema(whole, given)["fields"]}
+    kept = {each["name"]: each["type"] for each in avro.reader_schema(whole, given)["fields"]}
     assert [each["name"] for each in kept["outer"]["fields"]] == ["x", "next"]
     assert kept["unit"] == ["null", {**unit, "namespace": "b"}]
 

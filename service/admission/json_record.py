@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from service.admission import decode, mapped
+from service.admission import mapped
 from service.settings import RECORD_KEY, Input, field_path
 
 SHOWN = 80
@@ -24,7 +24,9 @@ _NOT_DIGITS = re.compile(r"[-+.eE]")
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TEXTS = _NOT_FINITE | {"+INF": math.inf, "+Infinity": math.inf, "-INF": -math.inf}
 """Texts that are read as numbers."""
-HALF = re.compile(decode.HALF, re.ASCII)
+HALF_ESCAPE = r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F])"
+"""An escape of JSON for half of a character, which is no text, as a regular expression of Java and of Python."""
+HALF = re.compile(HALF_ESCAPE, re.ASCII)
 
 
 class Object(dict[str, Any]):

@@ -1,0 +1,20 @@
+"""The formats by name. Each is one class in one module; service/settings/formats.py has what the settings need to have of it."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from service.admission.formats.avro import Avro
+from service.admission.formats.format import Format
+from service.admission.formats.json_schema import JsonSchema
+from service.admission.formats.messages import Protobuf
+from service.admission.formats.plain_json import Json
+from service.settings import Input
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {"avro": Avro(), "json": Json(), "json-schema": JsonSchema(), "protobuf": Protobuf()}
+)
+
+
+def of(form: Input) -> Format:
+    """Return the format of an input's records."""
+    return FORMATS[form.format]

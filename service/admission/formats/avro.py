@@ -1,0 +1,134 @@
+"""Avro in Confluent's wire format.
+
+Every schema in the plan is resolved by Avro's rules to one reader schema, cut down to the fields that the settings map.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import fastavro
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
+
+from service.admission import avro_types, mapped
+from service.admission.avro_record import AvroRecord, DamagedError
+from service.admission.formats import confluent
+from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats.format import END, Dissected, Format, Plan, Schemas
+from service.admission.registry import record
+from service.errors import SchemaError
+from service.settings import Input, field_path
+
+_END_TYPE = {"type": "fixed", "name": END, "namespace": "", "size": 8}
+
+
+def reader_schema(schema: Mapping[str, Any], settings: Input) -> dict[str, Any]:
+    """Return the reader schema without the fields that the settings do not name, at every level.
+
+    Avro skips what a reader lacks: a field that is not mapped does not decide whether a record can be decoded. Raises SchemaError
+    when the schema lacks a mapped field.
+    """
+    place, paths = settings.place, mapped.paths(settings)
+    present = {field["name"] for field in schema["fields"]}
+    missing = [path for path in paths if field_path.parts(path)[0] not in present]
+    if missing:
+        msg = f"The reader's schema of {place} has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        raise SchemaError(msg, remedy=f"Correct {place} or the schema, or set {place}.reader_schema to another schema")
+    return avro_types.projection(schema, map(field_path.parts, paths))
+
+
+def with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's schema with the end mark, for records that do not contain themselves without end (avro_types.bounded)."""
+    schema = avro_types.bounded(schema)
+    return {**schema, "fields": [*schema["fields"], {"name": END, "type": _END_TYPE}]}
+
+
+class Avro(Format):
+    """The end mark is a field at the end of every writer's schema and the reader's; its bytes are added to every record.
+
+    Spark's decoder ignores bytes after the record (4.1.1). With the mark it decodes such bytes as the mark, and they differ from
+    it: the mark is a hash of the record's value. A failed decode is a record of nulls, without a mark.
+    """
+
+    suffix = "avsc"
+
+    def framing(self, plan: Plan) -> Column:
+        return confluent.framing(plan)
+
+    def record(self, plan: Plan) -> Column:
+        reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
+        head, body = confluent.head_of(plan), F.concat(confluent.body(), self.mark())
+        choice: Column | None = None
+        for schema_id, writer in plan.schemas.schemas.items():
+            decoded = from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})
+            matches = confluent.has_id(plan, schema_id, head)
+            choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
+        assert choice is not None  # noqa: S101
+        return choice
+
+    def mark(self) -> Column:
+        return F.xxhash64("value").cast("binary")
+
+    def fields(self, value: bytes, _form: Input, schemas: Schemas) -> Dissected:
+        if stopped := confluent.stopped(value, schemas):
+            return stopped
+        number = confluent.id_of(value)
+        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=HEADER_BYTES)
+        try:
+            found = decoder.read()
+        except DamagedError as error:
+            return Dissected(decoder.fields, decoder.spans, number, stop=decoder.at, why=str(error))
+        except (KeyError, TypeError, AttributeError) as error:
+            msg = f"the writer's schema cannot be used: {error!r}"
+            raise SchemaError(msg) from error
+        if decoder.at == len(value):
+            return Dissected(found, decoder.spans, number)
+        why = f"{len(value) - decoder.at} bytes after the record"
+        return Dissected(found, decoder.spans, number, stop=decoder.at, why=why)
+
+    def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
+        reader = schemas[max(schemas) if form.reader_schema is None else form.reader_schema]
+        writer = avro_types.bounded(schemas[found.schema or 0])
+        used = AvroRecord(value, writer, reader_schema(reader, form), at=HEADER_BYTES)
+        try:
+            return replace(found, read=used.read(), problems=tuple(used.problems))
+        except DamagedError as error:
+            return replace(found, problems=(str(error),))
+
+    def text_problems(self, texts: Mapping[str, str], _value: bytes, _form: Input, _schemas: Schemas) -> Iterator[str]:
+        for path, text in texts.items():
+            try:
+                text.encode(errors="surrogateescape").decode()
+            except UnicodeDecodeError:
+                yield f"{path} is not UTF-8: {text!r}"
+
+    def encode(self, value: bytes, record: Mapping[str, Any], _form: Input, schemas: Schemas) -> bytes:
+        out, number = io.BytesIO(value[:HEADER_BYTES]), confluent.id_of(value)
+        out.seek(HEADER_BYTES)
+        try:
+            schema: Any = fastavro.parse_schema(dict(schemas[number]))
+            fastavro.schemaless_writer(out, schema, dict(record), strict=True)
+        except Exception as error:  # fastavro raises errors of many classes
+            msg = f"does not fit schema {number}: {error}"
+            raise ValueError(msg) from error
+        return out.getvalue()
+
+    def refusal(self, found: Dissected) -> str:
+        return confluent.refusal(found) or f"does not fit schema {found.schema}"
+
+    def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
+        parse(schema)
+
+    def check_sample(self, number: int, schema: Mapping[str, Any]) -> None:
+        try:
+            fastavro.parse_schema(dict(schema))
+        except Exception as error:  # fastavro raises errors of many classes
+            msg = f"schema {number} is no Avro schema: {error}"
+            raise SchemaError(msg, remedy="Correct it, or remove it if no producer writes with it") from error
+
+    def stored(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
+        return record(schema, place)

@@ -1,0 +1,77 @@
+"""Protobuf in Confluent's wire format: the mapped fields become a JSON text (service/admission/protobuf.py)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf import json_format
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from service.admission import protobuf
+from service.admission.formats import confluent
+from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats.format import Dissected, Plan, Schemas
+from service.admission.formats.plain_json import JsonText, json_fields
+from service.settings import Input
+
+
+class Protobuf(JsonText):
+    """Messages of google.protobuf behind a schema id."""
+
+    suffix = "protobuf"
+
+    def framing(self, plan: Plan) -> Column:
+        return confluent.framing(plan)
+
+    def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
+        value = F.when(F.length("value") <= plan.max_bytes, F.col("value"))
+        if is_mine is not None:
+            value = F.when(is_mine, value)
+        return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value)
+
+    def fields(self, value: bytes, _form: Input, schemas: Schemas) -> Dissected:
+        if stopped := confluent.stopped(value, schemas):
+            return stopped
+        number = confluent.id_of(value)
+        try:
+            return Dissected(protobuf.fields(_message(value, schemas)), {}, number)
+        except protobuf.UnreadableError as error:
+            return Dissected({}, {}, number, stop=HEADER_BYTES, why=str(error))
+
+    def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
+        try:
+            text = protobuf.Unpacker.of(form, {}).mapped(_message(value, schemas))
+        except protobuf.UnreadableError as error:
+            return replace(found, problems=(str(error),))
+        used = super().read(json_fields(text.encode()), value, form, schemas)
+        return replace(found, read=used.read, problems=used.problems)
+
+    def text_problems(self, _texts: Mapping[str, str], _value: bytes, _form: Input, _schemas: Schemas) -> Iterator[str]:
+        yield from ()
+
+    def encode(self, value: bytes, record: Mapping[str, Any], _form: Input, schemas: Schemas) -> bytes:
+        message = _message(value, schemas)
+        message.Clear()
+        try:
+            json_format.ParseDict(record, message)
+        except json_format.ParseError as error:
+            msg = f"does not fit schema {confluent.id_of(value)}: {error}"
+            raise ValueError(msg) from error
+        return protobuf.head(value) + bytes(message.SerializeToString())
+
+    def proposed(self, _found: Dissected, value: bytes, schemas: Schemas) -> Mapping[str, Any]:
+        return protobuf.plain(_message(value, schemas))
+
+    def refusal(self, found: Dissected) -> str:
+        return confluent.refusal(found) or f"does not fit schema {found.schema}"
+
+    def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
+        protobuf.check(schema)
+
+    def describes(self, schema: Mapping[str, Any], path: Sequence[str]) -> bool:
+        return protobuf.has_path(protobuf.files_of(schema), path)
+
+
+def _message(value: bytes, schemas: Schemas) -> Any:
+    return protobuf.parsed(value, protobuf.files_of(schemas[confluent.id_of(value)]))

@@ -1,0 +1,37 @@
+"""The formats of records: what the settings and the schemas need to have for each.
+
+How a format is decoded is in a class of its own, by the same name: service/admission/formats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a format has, apart from its decoder.
+
+    `label` is its name in the log. `is_json` says whether fields are read by the rules of JSON. `kind` is the registry's word for
+    its schemas, None for a format whose records have no schema id. `needs_registry` says whether only a registry has them.
+    `has_arrays` says whether a record may be an array of readings. `compared_by` is what `tidemark schemas check` takes: sample
+    records, schemas, or nothing, because the registry compares.
+    """
+
+    label: str
+    is_json: bool = True
+    kind: str | None = None
+    needs_registry: bool = False
+    has_arrays: bool = False
+    compared_by: Literal["samples", "schemas", "registry"] = "samples"
+
+
+TRAITS: Mapping[str, Traits] = MappingProxyType(
+    {
+        "avro": Traits("Avro", is_json=False, kind="AVRO", compared_by="schemas"),
+        "json": Traits("JSON", has_arrays=True),
+        "json-schema": Traits("JSON Schema", kind="JSON", needs_registry=True, compared_by="registry"),
+        "protobuf": Traits("Protobuf", kind="PROTOBUF", needs_registry=True, compared_by="registry"),
+    }
+)
