@@ -179,6 +179,24 @@ def counts(page: Page, devices: Iterable[Hash]) -> Iterator[str]:
         yield from _unlike(f"fleet, {name}", tiles.get(name), f"{number:,}")
 
 
+def fleet_order(page: Page, devices: Mapping[str, Hash], field: str, is_descending: bool) -> Iterator[str]:
+    """The first devices of a sorted table: the values of all devices in Redis say which they must be."""
+    values = sorted((float(each[field]) for each in devices.values() if field in each), reverse=is_descending)
+    shown = [float(devices[key].get(field, "nan")) for key in table(page, "table.devices")]
+    yield from _unlike(f"fleet by {field}", shown, values[: len(shown)])
+
+
+def fleet_filter(page: Page, devices: Mapping[str, Hash], **fields: str) -> Iterator[str]:
+    """The devices of several filters at once."""
+    wanted = sorted(
+        key for key, each in devices.items() if all(each.get(name) == text for name, text in fields.items())
+    )
+    yield from _unlike(f"fleet of {fields}", list(table(page, "table.devices")), wanted[:50])
+    yield from _unlike(
+        f"fleet of {fields}, number", page.inner_text(".matches").split(" device")[0], f"{len(wanted):,}"
+    )
+
+
 def _window(progress: Iterable[Hash]) -> Callable[[Row, Hash], Iterator[str]]:
     known = [dict(each) for each in progress]
 

@@ -64,7 +64,7 @@ def addresses() -> Sequence[str]:
     for text in PAGE:
         pages.append("/device?" + urlencode({"id": text}))
     for text in (*PAGE[:4], TEXTS[0]):
-        pages.append("/?" + urlencode({"column": "model", "value": text}))
+        pages.append("/?" + urlencode({"f.model": text}))
         pages.append("/key?" + urlencode({"name": "model", "key": text}))
     for text in PAGE[:3]:
         pages += [f"/view?{urlencode({'name': text})}", f"/runbook/{quote(text, safe='')}", f"/{quote(text, safe='')}"]

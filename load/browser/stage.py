@@ -133,6 +133,7 @@ class Stage:
         """A page of each kind."""
         return {
             "fleet": "/",
+            "warmest": "/?sort=-m.temperature&status=online",
             "views": "/views",
             "view": "/view?name=site&measure=temperature",
             "key": "/key?name=site&key=leeds&measure=power",

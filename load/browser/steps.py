@@ -21,6 +21,7 @@ MOVING = {"view": "#view_keys", "key": "#key_now", "pipeline": "#pipeline_batche
 PICTURES: dict[str, tuple[str, str, Scheme]] = {
     "fleet": ("fleet", "laptop", "light"),
     "fleet-dark": ("fleet", "laptop", "dark"),
+    "fleet-phone": ("warmest", "phone", "light"),
     "view": ("view", "laptop", "light"),
     "key": ("key", "laptop", "light"),
     "statistic": ("statistic", "laptop", "dark"),

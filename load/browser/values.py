@@ -6,6 +6,10 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlencode
+
+from playwright.sync_api import Page
 
 from load.browser import comparison
 from load.browser.comparison import PREFIX
@@ -64,11 +68,13 @@ def newest_rejects(stage: Stage) -> None:
 def values_at_rest(stage: Stage) -> None:
     """Compare the same pages, the counts of all devices, and a CSV file."""
     _pages(stage)
-    held = [fields for _, fields in published.hashes(stage.client, PREFIX, ("device",))]
+    devices = {key.split(":", 2)[2]: fields for key, fields in published.hashes(stage.client, PREFIX, ("device",))}
+    held = list(devices.values())
     with stage.chromium.open(stage.paths["fleet"]) as page:
         with contextlib.suppress(StepError):
             stage.until(lambda: not [*comparison.counts(page, held)], "the counts of all devices", 60 * PATIENCE)
         stage.note("fleet", comparison.counts(page, held))
+    _fleet(stage, devices)
     for view, key, measure in (("site", "leeds", "power"), ("tail", "pump", "temperature")):
         rows = list(csv.DictReader(io.StringIO(stage.fetch("/key.csv", name=view, key=key, measure=measure))))
         require(bool(rows), "The CSV file is empty")
@@ -78,6 +84,26 @@ def values_at_rest(stage: Stage) -> None:
                 if (row[name] or None) != (window.get(name) and str(type_of(name)(window[name]))):
                     stage.note(f"CSV, {row['start']}", [f"{name}: {row[name]}, and Redis has {window.get(name)}"])
             stage.values += 1
+
+
+def _fleet(stage: Stage, devices: Mapping[str, Hash]) -> None:
+    """Compare the table of the fleet in several orders and with several filters."""
+    some = next(each for each in devices.values() if each["status"] != "offline" and "ref.site" in each)
+    facts = {"ref.site": some["ref.site"], "ref.model": some["ref.model"], "status": some["status"]}
+    words = urlencode({"f.site": some["ref.site"], "f.model": some["ref.model"], "status": some["status"]})
+    checks: list[tuple[str, Callable[[Page], Iterator[str]]]] = [
+        ("/?sort=-m.temperature", lambda page: comparison.fleet_order(page, devices, "temperature", True)),
+        ("/?sort=m.power", lambda page: comparison.fleet_order(page, devices, "power", False)),
+        ("/?sort=last_seen", lambda page: comparison.fleet_order(page, devices, "last_seen", False)),
+        (f"/?{words}", lambda page: comparison.fleet_filter(page, devices, **facts)),
+    ]
+    for path, differences in checks:
+        with stage.chromium.open(path) as page:
+            with contextlib.suppress(StepError):
+                stage.until(lambda: not [*differences(page)], f"the order of {path}", 60 * PATIENCE)  # noqa: B023
+            stage.note(path, differences(page))
+        stage.values += 1
+    stage.figures["orders_and_filters"] = len(checks)
 
 
 def type_of(name: str) -> type[int] | type[float]:

@@ -234,4 +234,4 @@ def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monk
     wait(lambda: idle_s() >= 3, "three seconds without a command; a dashboard that reads asks each second")
     with browsing(f"{served.url}/events/fleet") as page:
         world.become(DEVICES[0], "offline")
-        wait(lambda: "99 %" in page.parts["fleet_counts"], "the fleet is read again")
+        wait(lambda: "99.1 %" in page.parts["fleet_counts"], "the fleet is read again")

@@ -93,13 +93,14 @@ def test_every_device_is_on_one_page_in_the_order_of_its_id(pages: TestClient, w
     address = "/?q=us-"
     while address:
         html = get(pages, address)
-        assert "60 devices whose id begins with" in html
+        assert "60 devices with" in html
         seen += [row[0] for row in rows(html, "Devices")]
         following = re.search(r'<a href="([^"]+)" rel="next"', html)
         address = following[1].replace("&amp;", "&") if following else ""
     assert seen == sorted(each for each in DEVICES if each.startswith("us-"))
-    back = get(pages, f"/?q=us-&before={seen[-1]}")
-    assert [row[0] for row in rows(back, "Devices")] == seen[-51:-1]
+    assert "51 to 60 of 60, by Device" in html
+    beyond = get(pages, "/?q=us-&page=99")
+    assert [row[0] for row in rows(beyond, "Devices")] == seen[50:], "behind the last page is the last page"
     assert "No device matches" in get(pages, "/?q=nothing")
 
 
@@ -108,7 +109,7 @@ def test_a_device_of_the_list_has_its_facts_and_newest_values(pages: TestClient,
         for row in rows(get(pages, "/"), "Devices"):
             device = client.device(row[0])
             assert device is not None
-            values = [device.latest[name].value if name in device.latest else None for name in sorted(MEASURES)]
+            values = [device.latest[name].value if name in device.latest else None for name in MEASURES]
             assert row[1] == "online"
             assert row[3:] == [*device.attributes.values(), *map(number, values)]
 
@@ -116,9 +117,44 @@ def test_a_device_of_the_list_has_its_facts_and_newest_values(pages: TestClient,
 def test_a_filter_by_a_column_and_a_status_lists_those_devices_alone(pages: TestClient, world: World) -> None:
     chosen = [each for each, device in world.devices.items() if device["facts"]["site"] == "leeds"]
     world.become(chosen[0], "offline")
-    path = "/?column=site&value=leeds&status="
+    path = "/?f.site=leeds&status="
     wait(lambda: [row[0] for row in rows(get(pages, f"{path}offline"), "Devices")] == chosen[:1], "the filter's list")
     assert [row[0] for row in rows(get(pages, f"{path}online"), "Devices")] == sorted(chosen[1:])[:50]
+
+
+def test_the_warmest_and_the_silent_longest_are_the_first_of_the_table(pages: TestClient, world: World) -> None:
+    with Client(world.redis) as client:
+        devices = [device for each in DEVICES if (device := client.device(each)) is not None]
+    warm = sorted(
+        (each for each in devices if "temperature" in each.latest), key=lambda each: -each.latest["temperature"].value
+    )
+    shown = rows(get(pages, "/?sort=-m.temperature"), "Devices")[:10]
+    assert [row[0] for row in shown] == [each.id for each in warm[:10]]
+    hour = 3_600_000
+    world.become(DEVICES[7], "offline", last_seen=world.now - hour)
+    world.become(DEVICES[9], "offline", last_seen=world.now - 2 * hour)
+    path = "/?sort=last_seen&q=us"  # DEVICES[7], [9] are eu
+    wait(
+        lambda: [row[0] for row in rows(get(pages, "/?sort=last_seen"), "Devices")[:2]] == [DEVICES[9], DEVICES[7]],
+        "the silent ones are the first",
+    )
+    assert not {DEVICES[7], DEVICES[9]} & {row[0] for row in rows(get(pages, path), "Devices")}
+    html = get(pages, "/?sort=last_seen&f.site=leeds")
+    assert re.search(r'aria-sort="ascending" class=""><a class="sort" href="/\?f.site=leeds&amp;sort=-last_seen"', html)
+
+
+def test_several_filters_hold_at_once_and_one_device_is_one_device(pages: TestClient, world: World) -> None:
+    facts = {each: device["facts"] for each, device in world.devices.items()}
+    chosen = [each for each in DEVICES if facts[each]["site"] == "cork" and facts[each]["model"] == "EM-9"]
+    html = get(pages, "/?f.site=cork&f.model=EM-9")
+    assert [row[0] for row in rows(html, "Devices")] == sorted(chosen)
+    assert tiles(html)[0] == len(chosen), "the tiles are of the filter"
+    world.become(chosen[0], "quiet")
+    path = "/?f.site=cork&f.model=EM-9&status=quiet"
+    html = wait(lambda: "1 device " in (html := get(pages, path)) and html, "the one device")
+    assert [row[0] for row in rows(html, "Devices")] == chosen[:1]
+    assert '<option value="EM-9" selected>' in html
+    assert "1 devices" not in html
 
 
 def test_a_device_that_expires_leaves_the_counts_though_nothing_announces_it(pages: TestClient, world: World) -> None:

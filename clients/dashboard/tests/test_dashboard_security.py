@@ -63,6 +63,8 @@ ELEMENTS = {
     "form",
     "label",
     "input",
+    "select",
+    "option",
     "button",
     "details",
     "summary",
@@ -120,13 +122,18 @@ def test_no_text_of_a_device_is_markup_on_any_page(hostile: World, pages: TestCl
     addresses = [*PATHS, *(f"/?by={column}&groups=all" for column in ("site", "model"))]
     for text in HOSTILE:
         named = quote(text, safe="")
-        addresses += [f"/?q={named}", f"/?column=site&value={named}", f"/device?id={named}"]
+        addresses += [
+            f"/?q={named}",
+            f"/?f.site={named}",
+            f"/?f.{named}={named}&sort=ref.{named}",
+            f"/device?id={named}",
+        ]
         addresses += [f"/key?name={view}&key={named}&measure=power" for view in ("device", "site")]
         addresses += [
             f"/view?name={named}",
             f"/runbook/{named}",
             f"/view?name=device&q={named}",
-            f"/?by={named}&after={named}",
+            f"/?by={named}&sort={named}&page={named}",
         ]
     for address in addresses:
         answer = pages.get(address)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tidemark_dashboard.fleet import Counts, Filter, Standing
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from tidemark_client import AsyncClient
+from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
 from tidemark_dashboard.metrics import Samples, quantile
-from tidemark_dashboard.texts import count, duration, moment, number, points, seconds, shown
+from tidemark_dashboard.texts import count, duration, moment, number, percent, points, seconds, shown
 
 
 def test_numbers_have_two_decimals_and_commas() -> None:
@@ -72,15 +79,127 @@ def test_samples_are_found_by_name_and_label() -> None:
     assert not Samples("")
 
 
-def test_a_filter_may_ask_for_a_status_and_a_fact() -> None:
-    standing = Standing("quiet", True, 1, (("site", "leeds"),))
-    assert Filter(status="quiet", column="site", value="leeds").accepts(standing)
-    assert Filter(status="skewed").accepts(standing)
-    assert not Filter(status="online").accepts(standing)
-    assert not Filter(column="site", value="hull").accepts(standing)
-    counts = Counts()
-    counts.add(standing, 1)
-    assert (counts.all, counts.quiet, counts.skewed) == (1, 1, 1)
+def fleet_of(standings: dict[str, Standing], measures: tuple[str, ...] = ("temperature",)) -> Fleet:
+    """An index with these devices, which reads nothing."""
+    fleet = Fleet(AsyncClient.from_url("redis://127.0.0.1:1/0"), asyncio.Event(), lambda: None)
+    fleet.measures = measures
+    for each, standing in standings.items():
+        fleet._replace(None, standing, each)
+        fleet._is_sorted = False
+    return fleet
+
+
+FLEET = {
+    "us-1": Standing("online", False, "r", (("site", "leeds"), ("model", "A")), 500, (21.5,)),
+    "US-2": Standing("quiet", True, "r", (("site", "leeds"), ("model", "B")), 100, (-3.0,)),
+    "us-3": Standing("offline", False, "r", (("site", "cork"), ("model", "A")), 300, (None,)),
+    "eu-1": Standing("online", False, "r", (("site", "cork"), ("model", "A")), 400, (40.25,)),
+    "eu-2": Standing("quiet", False, "", (), 0, ()),
+}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (Filter(), ["US-2", "eu-1", "eu-2", "us-1", "us-3"]),
+        (Filter("s-"), ["US-2", "us-1", "us-3"]),
+        (Filter("S-"), ["US-2"]),
+        (Filter(status="quiet"), ["US-2", "eu-2"]),
+        (Filter(status="skewed"), ["US-2"]),
+        (Filter(facts=(("site", "leeds"),)), ["US-2", "us-1"]),
+        (Filter("1", "online", (("model", "A"), ("site", "cork"))), ["eu-1"]),
+        (Filter(facts=(("site", "cork"), ("model", "B"))), []),
+    ],
+)
+def test_a_filter_lists_devices_by_a_part_of_the_id_a_status_and_several_facts(
+    chosen: Filter, expected: list[str]
+) -> None:
+    assert fleet_of(FLEET).survey(chosen, "site").ids == expected
+
+
+def test_the_numbers_beside_the_choices_are_of_the_devices_that_a_click_would_list() -> None:
+    fleet = fleet_of(FLEET)
+    for chosen in (Filter(facts=(("model", "A"),)), Filter("us", "quiet"), Filter("", "online", (("site", "cork"),))):
+        survey = fleet.survey(chosen, "site")
+        for status in STATUSES:
+            clicked = replace(chosen, status=status)
+            assert survey.counts_of(status) == len(fleet.survey(clicked, "site").ids), (chosen, status)
+        for value in ("leeds", "cork"):
+            others = tuple(pair for pair in chosen.facts if pair[0] != "site")
+            clicked = replace(chosen, facts=(*others, ("site", value)))
+            counts = survey.groups.get(value, Counts())
+            assert counts.all == len(fleet.survey(clicked, "site").ids), (chosen, value)
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("", ["US-2", "eu-1", "eu-2", "us-1", "us-3"]),
+        ("-id", ["us-3", "us-1", "eu-2", "eu-1", "US-2"]),
+        ("last_seen", ["eu-2", "US-2", "us-3", "eu-1", "us-1"]),
+        ("-last_seen", ["us-1", "eu-1", "us-3", "US-2", "eu-2"]),
+        ("-m.temperature", ["eu-1", "us-1", "US-2", "eu-2", "us-3"]),  # without a value: the last, by id
+        ("m.temperature", ["US-2", "us-1", "eu-1", "eu-2", "us-3"]),
+        ("ref.site", ["eu-1", "us-3", "US-2", "us-1", "eu-2"]),
+        ("status", ["eu-1", "us-1", "US-2", "eu-2", "us-3"]),
+        ("m.nothing", ["US-2", "eu-1", "eu-2", "us-1", "us-3"]),
+    ],
+)
+def test_devices_are_sorted_by_any_column_and_those_without_a_value_are_the_last(
+    order: str, expected: list[str]
+) -> None:
+    fleet = fleet_of(FLEET)
+    pages = [fleet.page(fleet.ids(), Order.of(order), first, 2) for first in (0, 2, 4)]
+    assert [each for page in pages for each in page] == expected
+
+
+def test_a_device_that_the_feed_has_named_is_not_the_one_that_was_silent_longest() -> None:
+    fleet = fleet_of(FLEET)
+    fleet.touch("US-2")
+    assert fleet.page(fleet.ids(), Order("last_seen"), 0, 5) == ["eu-2", "us-3", "eu-1", "us-1", "US-2"]
+
+
+def test_a_hundred_thousand_devices_are_filtered_and_sorted_in_under_a_second() -> None:
+    sites, models = [f"site-{number}" for number in range(60)], ["A", "B", "C"]
+    facts = [(("site", site), ("model", model)) for site in sites for model in models]
+    fleet = fleet_of(
+        {
+            f"pump-{number:06d}": Standing(
+                "online", False, "r", facts[number % 180], number * 7919 % 100_003, (number / 7,)
+            )
+            for number in range(100_000)
+        }
+    )
+    fleet.ids()
+    took = []
+    for chosen, order in (
+        (Filter(), Order("last_seen")),
+        (Filter("99"), Order("m.temperature", is_descending=True)),
+        (Filter("1", "online", (("model", "A"), ("site", "site-0"))), Order("last_seen")),
+    ):
+        began = time.process_time()
+        ids = fleet.survey(chosen, "site").ids
+        assert fleet.page(ids, order, 0, 50)
+        took.append(time.process_time() - began)
+    assert max(took) < 1.0, took
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1994 / 2000, "99.7 %"),
+        (99_999 / 100_000, "99.9 %"),
+        (1.0, "100 %"),
+        (0.0, "0 %"),
+        (1 / 100_000, "below 0.1 %"),
+        (0.0123, "1.2 %"),
+        (0.5, "50 %"),
+        (0.9, "90 %"),
+        (0.29, "29 %"),
+    ],
+)
+def test_only_all_is_a_hundred_percent_and_only_none_is_zero(share: float, text: str) -> None:
+    assert percent(share) == text
 
 
 def test_keys_are_paged_in_their_order_both_ways() -> None:

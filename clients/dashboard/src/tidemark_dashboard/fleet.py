@@ -1,7 +1,7 @@
-"""The fleet: the status and the reference facts of every device, in memory.
+"""The fleet: the status, the reference facts and the newest values of every device, in memory.
 
-Redis has no list of devices and no counts. The index is read once: the keys of a view by device, then a walk over all devices.
-The change feed keeps it current: a device that the feed names is read again. No request reads more devices than it shows.
+Redis has no list of devices, no counts and no order. The index is read once: the keys of a view by device, then a walk over all
+devices. The change feed keeps it current: a device that the feed names is read again. A request reads the devices that it shows.
 Devices that the feed does not name are read again in turn, because the expiry of a hash is not announced.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tidemark_client import AsyncClient, Device, TidemarkClientError, queries
 from tidemark_client.names import Names
@@ -29,17 +29,27 @@ PATROL_S = 1.0
 PATROL = 200
 """Devices that are read again in turn, in each PATROL_S."""
 RETRY_S = 1.0
+MEASURES_S = 30.0
+"""Between two looks at the measures of the service, while no device waits."""
 LAST = "\U0010ffff"
+ID, STATUS, LAST_SEEN = "id", "status", "last_seen"
+"""What devices are sorted by, in addition to the columns of the reference (FACT) and the measures (MEASURE)."""
+FACT, MEASURE = "ref.", "m."
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the index keeps of a device. `facts` are the columns of the reference with their values, `reference` its version."""
+    """What the index keeps of a device. `facts` are the columns of the reference with their values, `reference` its version.
+
+    `values` are the newest values by the fleet's measures, None where the device has not sent one.
+    """
 
     status: str
     skewed: bool
     reference: str
     facts: tuple[tuple[str, str], ...]
+    last_seen: int = 0
+    values: tuple[float | None, ...] = ()
 
     def fact(self, column: str) -> str | None:
         return next((value for name, value in self.facts if name == column), None)
@@ -66,21 +76,59 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which devices to list. `status` is one of STATUSES, SKEWED, or "" for all; `column` and `value` are of the reference."""
+    """Which devices to list. `within` is a part of the id, in any case if it has no capitals. `status` is one of STATUSES,
+    SKEWED, or "" for all. `facts` are columns of the reference with the value of each.
+    """
 
-    prefix: str = ""
+    within: str = ""
     status: str = ""
-    column: str = ""
-    value: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
 
-    def accepts(self, standing: Standing) -> bool:
-        """Whether a device whose id has the prefix is listed."""
+    def __bool__(self) -> bool:
+        return bool(self.within or self.status or self.facts)
+
+    def has_id(self, device: str) -> bool:
+        """Whether an id has the part."""
+        return not self.within or self.within in (device if self.within != self.within.lower() else device.lower())
+
+    def has_status(self, standing: Standing) -> bool:
+        """Whether a device has the status."""
         if self.status == SKEWED:
-            if not standing.skewed:
-                return False
-        elif self.status and standing.status != self.status:
-            return False
-        return not self.column or standing.fact(self.column) == self.value
+            return standing.skewed
+        return not self.status or standing.status == self.status
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What devices are sorted by: ID, STATUS, LAST_SEEN, FACT or MEASURE with a name. Devices without the value are the last."""
+
+    by: str = ID
+    is_descending: bool = False
+
+    @staticmethod
+    def of(text: str) -> Order:
+        """The order of an address: a column, with "-" in front for the largest first."""
+        return Order(text.removeprefix("-") or ID, text.startswith("-"))
+
+    def __str__(self) -> str:
+        return f"-{self.by}" if self.is_descending else self.by
+
+
+@dataclass(slots=True)
+class Survey:
+    """The devices that a filter lists, in order of their ids, and what other choices would list.
+
+    `counts` are of the devices that meet all of the filter but its status, `groups` of those that meet all but the value of a
+    column.
+    """
+
+    ids: list[str]
+    counts: Counts
+    groups: dict[str, Counts]
+
+    def counts_of(self, status: str) -> int:
+        """How many devices another status would list; "" for any."""
+        return int(getattr(self.counts, status or "all"))
 
 
 class Fleet:
@@ -93,10 +141,13 @@ class Fleet:
         self._sorted: list[str] = []
         self._is_sorted = True
         # A dict looks for its first entry among all that were removed: with 100,000 devices a third of a core.
-        self._stale: OrderedDict[str, None] = OrderedDict()
+        self._stale: OrderedDict[str, int] = OrderedDict()
         self._turn: deque[str] = deque()
         self.total = Counts()
         self.by: dict[str, dict[str, Counts]] = {}
+        self.measures: tuple[str, ...] = ()
+        self._sent: set[str] = set()
+        self._asked_s = 0.0
         self.is_complete = False
         self.counted_ms = 0
         self._generation = 0
@@ -113,13 +164,18 @@ class Fleet:
         return list(self.by)
 
     @property
+    def sent(self) -> list[str]:
+        """The measures that devices have sent."""
+        return [each for each in self.measures if each in self._sent]
+
+    @property
     def waiting(self) -> int:
         """Devices that have changed and are not read again yet."""
         return len(self._stale)
 
     def touch(self, device: str) -> None:
         """Note that a device has changed."""
-        self._stale[device] = None
+        self._stale[device] = now_ms()
 
     def lost(self) -> None:
         """Note that any device may have changed, come or gone."""
@@ -144,6 +200,7 @@ class Fleet:
     async def _read_all(self, generation: int) -> None:
         before = set(self._devices)
         meta = await self._client.meta()
+        self.measures, self._asked_s = meta.measures, time.monotonic()
         for view in meta.views.values():
             if view.by == ("device",):
                 async for page in self._client.key_pages(view.name, AT_ONCE):
@@ -170,6 +227,7 @@ class Fleet:
             await self._read(ids)
             await asyncio.sleep(max(0.05, REST * (time.monotonic() - began)))
             return
+        await self._look_at_measures()
         await self._read(self._next_in_turn())
         end = began + PATROL_S
         while not self._stale and time.monotonic() < end and self._wanted.is_set():
@@ -184,12 +242,13 @@ class Fleet:
         """Read devices; returns their ids. Of devices whose facts are known, only the fields that change often are read."""
         if ids:
             unknown = []
-            for each, seen in zip(ids, await self._client.ask_all(map(_standing, ids)), strict=True):
+            questions = [_standing(each, self.measures) for each in ids]
+            for each, seen in zip(ids, await self._client.ask_all(questions), strict=True):
                 known = self._devices.get(each)
-                if known is None or seen is None or seen[2] != known.reference:
+                if known is None or seen is None or seen.reference != known.reference:
                     unknown.append(each)
-                elif seen[:2] != (known.status, known.skewed):
-                    self._replace(known, replace(known, status=seen[0], skewed=seen[1]), each)
+                else:
+                    self._replace(known, replace(seen, facts=known.facts), each)
             if unknown:
                 answers = await self._client.ask_all(queries.device(each) for each in unknown)
                 for each, device in zip(unknown, answers, strict=True):
@@ -210,14 +269,28 @@ class Fleet:
                 self._count(old, -1)
             return
         facts = tuple(device.attributes.items())
-        new = Standing(device.status, device.skewed, device.reference, self._facts.setdefault(facts, facts))
+        latest = device.latest
+        values = tuple(latest[name].value if name in latest else None for name in self.measures)
+        kept = self._facts.setdefault(facts, facts)
+        new = Standing(device.status, device.skewed, device.reference, kept, device.last_seen, values)
         if old is None:
             self._is_sorted = False
         self._replace(old, new, device_id)
 
+    async def _look_at_measures(self) -> None:
+        """Read everything again when the service has other measures: the settings have changed."""
+        if time.monotonic() - self._asked_s > MEASURES_S:
+            self._asked_s = time.monotonic()
+            if (await self._client.meta()).measures != self.measures:
+                self.lost()
+
     def _replace(self, old: Standing | None, new: Standing, device_id: str) -> None:
         self._devices[device_id] = new
+        if len(self._sent) < len(self.measures):
+            self._sent.update(name for name, value in zip(self.measures, new.values, strict=False) if value is not None)
         if old is not None:
+            if (old.status, old.skewed, old.facts) == (new.status, new.skewed, new.facts):
+                return
             self._count(old, -1)
         self._count(new, 1)
 
@@ -232,65 +305,86 @@ class Fleet:
 
     # What requests ask.
 
-    def ids(self, prefix: str = "") -> tuple[list[str], int, int]:
-        """The sorted ids, with the numbers of the first one that has the prefix and of the first one behind those."""
+    def note(self, device_id: str, device: Device | None) -> None:
+        """Keep what a page has read of a device."""
+        self._stale.pop(device_id, None)
+        self._put(device_id, device)
+
+    def ids(self) -> list[str]:
+        """The sorted ids."""
         if not self._is_sorted:
             self._sorted = sorted(self._devices)
             self._is_sorted = True
-        ids = self._sorted
-        return ids, bisect_left(ids, prefix), bisect_right(ids, prefix + LAST) if prefix else len(ids)
+        return self._sorted
 
-    def count(self, chosen: Filter) -> int:
-        """How many devices a filter lists."""
-        if chosen.prefix or (chosen.status and chosen.column):
-            return sum(1 for _ in self._list(chosen))
-        if chosen.column:
-            return self.by.get(chosen.column, {}).get(chosen.value, Counts()).all
-        return int(getattr(self.total, chosen.status or "all"))
+    def survey(self, chosen: Filter, column: str) -> Survey:
+        """The devices of a filter, and the counts that stand beside its choices: by status, and by a column's values."""
+        ids = self.ids()
+        if not chosen:
+            return Survey(ids, self.total, self.by.get(column, {}))
+        counts, groups, found = Counts(), dict[str, Counts](), list[str]()
+        own = next((value for name, value in chosen.facts if name == column), None)
+        wanted = [pair for pair in chosen.facts if pair[0] != column]
+        for each in ids:
+            if not chosen.has_id(each):
+                continue
+            standing = self._devices[each]
+            if any(pair not in standing.facts for pair in wanted):
+                continue
+            value = standing.fact(column)
+            has_status, has_value = chosen.has_status(standing), own is None or value == own
+            if has_status and value is not None:
+                groups.setdefault(value, Counts()).add(standing, 1)
+            if has_value:
+                counts.add(standing, 1)
+                if has_status:
+                    found.append(each)
+        return Survey(found, counts, groups)
 
-    def page(self, chosen: Filter, size: int, *, after: str = "", before: str = "") -> tuple[list[str], bool, bool]:
-        """A page of ids in their order, and whether there are devices before and behind it."""
-        if before:
-            found = list(_some(self._list(chosen, until=before, backwards=True), size + 1))
-            page = found[:size][::-1]
-            return page, len(found) > size, any(True for _ in self._list(chosen, since=before))
-        found = list(_some(self._list(chosen, since=after, skip=bool(after)), size + 1))
-        earlier = bool(after) and any(True for _ in self._list(chosen, until=after, backwards=True, closed=True))
-        return found[:size], earlier, len(found) > size
+    def page(self, ids: list[str], order: Order, first: int, size: int) -> list[str]:
+        """A page of these sorted ids in an order. Devices that are alike stay in the order of their ids."""
+        if order == Order():
+            return ids[first : first + size]
+        if order.by == ID:
+            return ids[::-1][first : first + size]
+        value = self._value(order.by)
+        present = [(found, each) for each in ids if (found := value(each)) is not None]
+        present.sort(key=lambda pair: pair[0], reverse=order.is_descending)
+        page = [each for _, each in present[first : first + size]]
+        if len(page) < size:
+            lacking = [each for each in ids if value(each) is None]
+            start = max(0, first - len(present))
+            page += lacking[start : start + size - len(page)]
+        return page
 
-    def _list(
-        self,
-        chosen: Filter,
-        *,
-        since: str = "",
-        until: str = "",
-        skip: bool = False,
-        backwards: bool = False,
-        closed: bool = False,
-    ) -> Iterator[str]:
-        ids, first, end = self.ids(chosen.prefix)
-        if since:
-            first = max(first, (bisect_right if skip else bisect_left)(ids, since))
-        if until:
-            end = min(end, (bisect_right if closed else bisect_left)(ids, until))
-        numbers: Iterable[int] = range(end - 1, first - 1, -1) if backwards else range(first, end)
-        for number in numbers:
-            if chosen.accepts(self._devices[ids[number]]):
-                yield ids[number]
+    def _value(self, by: str) -> Callable[[str], Any]:
+        """What a device is sorted by; None where it has no such value."""
+        devices = self._devices
+        if by == STATUS:
+            return lambda each: STATUSES.index(devices[each].status) if devices[each].status in STATUSES else None
+        if by == LAST_SEEN:
+            # A device that the feed has named since it was read is not the one that was silent longest.
+            stale = self._stale
+            return lambda each: max(devices[each].last_seen, stale.get(each, 0))
+        name = by.partition(".")[2]
+        if by.startswith(FACT):
+            return lambda each: devices[each].fact(name)
+        if by.startswith(MEASURE) and name in self.measures:
+            number = self.measures.index(name)
+            return lambda each: devices[each].values[number] if number < len(devices[each].values) else None
+        return lambda _: None
 
 
-def _standing(device: str) -> Query[tuple[str, bool, str] | None]:
-    """The status, whether the clock is ahead, and the version of the reference; None for a device that is unknown."""
+def _standing(device: str, measures: Sequence[str]) -> Query[Standing | None]:
+    """What changes often of a device, without its facts; None for a device that is unknown."""
 
-    def steps(names: Names) -> Steps[tuple[str, bool, str] | None]:
-        [(status, skewed, reference)] = yield [
-            ("HMGET", names.store(device).device(device), "status", "skewed", "reference")
-        ]
-        return None if status is None else (status, skewed == "1", reference)
+    def steps(names: Names) -> Steps[Standing | None]:
+        key = names.store(device).device(device)
+        [found] = yield [("HMGET", key, "status", "skewed", "reference", "last_seen", *measures)]
+        status, skewed, reference, last_seen, *values = found
+        if status is None:
+            return None
+        newest = tuple(None if each is None else float(each) for each in values)
+        return Standing(status, skewed == "1", reference, (), int(last_seen), newest)
 
     return Query(steps)
-
-
-def _some(ids: Iterator[str], limit: int) -> Iterator[str]:
-    for _, each in zip(range(limit), ids, strict=False):
-        yield each

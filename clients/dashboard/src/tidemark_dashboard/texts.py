@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from datetime import UTC, datetime
 
@@ -82,7 +83,15 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    return "\u2013" if value is None else f"{100 * value:.0f} %"
+    """A share, rounded down: only all is 100 %, and only none is 0 %."""
+    if value is None:
+        return "\u2013"
+    if value in {0.0, 1.0}:
+        return f"{100 * value:.0f} %"
+    if value < 0.001:
+        return "below 0.1 %"
+    tenths = math.floor(1000 * value + 1e-9) / 10
+    return f"{tenths:.1f} %" if value < 0.1 or value > 0.9 else f"{tenths:.0f} %"
 
 
 def moment(ms: float | None, form: str = "time") -> Markup:

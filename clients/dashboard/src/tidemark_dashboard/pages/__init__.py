@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from tidemark_dashboard.sources import Sources, Topic
 
 Query = Mapping[str, str]
+MOST_NAMES = 20
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,9 @@ class NotFoundError(Exception):
 
 @dataclass(frozen=True)
 class Page:
-    """`parts` are the templates of the parts that change, by name; `words` are the names that its address may have."""
+    """`parts` are the templates of the parts that change, by name; `words` are the names that its address may have. A word that
+    ends with a dot stands for all names that begin with it, at most MOST_NAMES.
+    """
 
     name: str
     path: str
@@ -48,7 +51,13 @@ class Page:
 
     def query(self, given: Query) -> dict[str, str]:
         """The words that are given, in the order of the page: pages with the same words are one page."""
-        return {word: given[word] for word in self.words if given.get(word)}
+        found = {}
+        for word in self.words:
+            names = (
+                sorted(each for each in given if each.startswith(word))[:MOST_NAMES] if word.endswith(".") else [word]
+            )
+            found.update({name: given[name] for name in names if given.get(name)})
+        return found
 
 
 def address(path: str, **words: object) -> str:
