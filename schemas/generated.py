@@ -41,6 +41,8 @@ def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) 
 def _type(statistic: Statistic) -> str:
     if statistic.unit in {"readings", "devices"}:
         return "positive"
+    if statistic.unit == "times":
+        return "count"
     return "integer" if statistic.is_whole else "number"
 
 
@@ -61,7 +63,14 @@ def _fields() -> Iterable[str]:
         yield f"    {name}: {'int' if statistic.is_whole else 'float'}{'' if name in ALWAYS else ' | None'}"
 
 
-_UNITS = {"measure": "the measure's", "measure/s": "the measure's, per second", "ms": "ms since the epoch"}
+_UNITS = {
+    "measure": "the measure's",
+    "measure/s": "the measure's, per second",
+    "measure*s": "the measure's, times seconds",
+    "share": "0 to 1",
+    "s": "seconds",
+    "ms": "ms since the epoch",
+}
 
 
 def _table() -> Iterable[str]:

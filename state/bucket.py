@@ -30,7 +30,7 @@ def advance(
     """
     tables = [folding.schema(rules.measures).empty_table(), *runs]
     after, changes = table.advance(state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules)
-    step = windows.advance(state.windows, parts, watermark_ms, rules.endless)
+    step = windows.advance(state.windows, parts, watermark_ms, rules.endless, rules.most_readings)
     if step.open is not state.windows:
         after = replace(after, windows=step.open)
     return after, replace(changes, windows=step.changed), step.closed

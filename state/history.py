@@ -5,7 +5,7 @@ arrival.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -53,6 +53,8 @@ def closed(
     max_duration cut off it are whole when it is, because their starts depend on its start. Devices in `known` have the start
     of one of their sessions there: their sessions from then on are whole, and their earlier readings are left out.
     """
+    # Tasks read the past in stretches of any length: a limit would lose what the stream had.
+    rules = replace(rules, most_readings=None)
     state = empty_state(rules)
     widest = rules.gap_ms
     closed_sessions = [session_schema(rules.measures).empty_table()]

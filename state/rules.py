@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from state.trails import MOST
+
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
 
@@ -25,6 +27,7 @@ class Rules:
     measures         names of the measures, in the order of their columns; no name may be empty or occur twice
     endless          (view, measure) of the views without windows. Their values are kept until they are not in here any more
     by_device        the views of `endless` whose keys name devices: their rows count for the limit on devices
+    most_readings    a window keeps so many readings one by one, None for no limit: see state/trails.py
     """
 
     gap_ms: int
@@ -33,6 +36,7 @@ class Rules:
     measures: tuple[str, ...]
     endless: Collection[tuple[str, str]] = frozenset()
     by_device: Collection[str] = frozenset()
+    most_readings: int | None = MOST
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

@@ -7,7 +7,8 @@ Windows and parts of windows keep the columns of the statistics that their view 
 window is published. Sessions keep the totals of each measure (`state.columns.TOTALS`), and have the statistics with `of_session`.
 
 Merging is associative and commutative: the result depends on the set of parts only, up to the rounding of additions. Sums of
-doubles are the only columns that round. Sketches (state/quantiles.py, state/distinct.py) are the same bytes in any order.
+doubles are the only columns that round. Sketches (state/quantiles.py, state/distinct.py) are the same bytes in any order, and
+trails (state/trails.py) have the same numbers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state import blobs, distinct, moments, quantiles
+from state import blobs, distinct, moments, quantiles, trails
 from state.columns import Floats, Ints
 
 Values = npt.NDArray[Any]
@@ -72,7 +73,8 @@ class Column:
     """A column of windows and of parts of windows.
 
     `fold` makes it of readings. `reduce` merges parts: row i of the result is of the rows `heads[i] .. heads[i + 1] - 1`. `pair`
-    merges row i of the one with row i of the other. Both may read other columns.
+    merges row i of the one with row i of the other. Both may read other columns. `settle` reduces what no reading changes that is
+    not before a watermark, in ms, and drops what is still of more readings than a limit, None for no limit.
     """
 
     name: str
@@ -80,6 +82,7 @@ class Column:
     fold: Callable[[PaneReadings], Values]
     reduce: Callable[[Columns, Ints], Values]
     pair: Callable[[Columns, Columns], Values]
+    settle: Callable[[Values, int, int | None], Values] | None = None
 
 
 def _merged_by(merge: np.ufunc, name: str, kind: "pa.DataType", fold: Callable[[PaneReadings], Values]) -> Column:
@@ -163,6 +166,9 @@ def _devices(panes: PaneReadings) -> Values:
 DEVICES = "devices"
 """The column that needs the devices of panes."""
 
+TRAIL = "trail"
+"""The column that needs the readings of one device in each window."""
+
 COLUMNS: Mapping[str, Column] = {
     column.name: column
     for column in (
@@ -188,13 +194,21 @@ COLUMNS: Mapping[str, Column] = {
             lambda columns, heads: distinct.reduce(columns[DEVICES], heads),
             lambda left, right: distinct.pair(left[DEVICES], right[DEVICES]),
         ),
+        Column(
+            TRAIL,
+            blobs.TYPE,
+            lambda panes: trails.fold(panes.values, panes.event_ms, panes.starts, panes.counts),
+            lambda columns, heads: trails.reduce(columns[TRAIL], heads),
+            lambda left, right: trails.pair(left[TRAIL], right[TRAIL]),
+            trails.settle,
+        ),
     )
 }
 """In the order in which tables have them, numbers before lists. `count` is readings, `first` and `last` are event times in ms."""
 
 
 class Kept:
-    """The columns of merged windows by name, one array element for each window."""
+    """The columns of merged windows by name, one array element for each window; also their `start` and `end` in ms."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -222,6 +236,11 @@ class Kept:
         """The smallest value that at least `share` percent of the readings do not exceed, never beyond `min` and `max`."""
         quantile: Floats = np.clip(self._sketches.quantile(share), self["min"], self["max"])
         return quantile
+
+    @cached_property
+    def trails(self) -> trails.Walked:
+        """Steps, gaps and areas."""
+        return trails.Walked(self[TRAIL], self["start"], self["end"])
 
     @property
     def distinct(self) -> Ints:
@@ -263,7 +282,7 @@ class Totals:
 TIME = pa.timestamp("ms", "UTC")
 """The type of times in tables."""
 
-Unit = Literal["readings", "devices", "measure", "measure/s", "ms"]
+Unit = Literal["readings", "devices", "times", "measure", "measure/s", "measure*s", "share", "s", "ms"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +290,8 @@ class Statistic:
     """What readers see as the field `name`.
 
     `columns` are what `of_window` reads. With `may_be_absent`, a window does not have the field where `of_window` is NaN.
-    `of_session` is None where sessions do not have the statistic. `unit` "measure" is the measure's own unit, "ms" an event time.
+    `of_session` is None where sessions do not have the statistic. `unit` "measure" is the measure's own unit, "ms" an event time,
+    "times" a number of events, which may be 0.
     `error` is the largest difference to the exact number.
     """
 
@@ -287,7 +307,12 @@ class Statistic:
     @property
     def is_whole(self) -> bool:
         """Whether the field is a whole number."""
-        return self.unit in {"readings", "devices", "ms"}
+        return self.unit in {"readings", "devices", "times", "ms"}
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it is of the readings of one device in their order."""
+        return TRAIL in self.columns
 
     @property
     def type(self) -> "pa.DataType":
@@ -311,6 +336,12 @@ def _quantile(name: str, share: int) -> Statistic:
         ("min", "max", "quantiles"),
         lambda w: w.quantile(share),
     )
+
+
+def _ordered(
+    name: str, meaning: str, unit: Unit, error: str, of_window: Callable[[trails.Walked], Values]
+) -> Statistic:
+    return Statistic(name, meaning, unit, error, (TRAIL,), lambda w: of_window(w.trails), may_be_absent=True)
 
 
 STATISTICS: Mapping[str, Statistic] = {
@@ -370,6 +401,48 @@ STATISTICS: Mapping[str, Statistic] = {
             ("count", DEVICES),
             lambda w: w.distinct,
         ),
+        _ordered(
+            "increase", "sum of the steps up; a step down counts from 0", "measure", _ROUNDED, lambda t: t.increase
+        ),
+        _ordered(
+            "increase_rate",
+            "`increase` in a second; absent if `first` = `last`",
+            "measure/s",
+            _ROUNDED,
+            lambda t: t.increase_rate,
+        ),
+        _ordered("resets", "number of steps down", "times", _EXACT, lambda t: t["resets"]),
+        _ordered("changes", "how often the value changed", "times", _EXACT, lambda t: t["changes"]),
+        _ordered("longest_gap", "longest time between two neighbouring readings", "s", _EXACT, lambda t: t.longest_gap),
+        _ordered(
+            "time_weighted_mean",
+            "mean over the time in which values hold, each until the next reading or the window's end",
+            "measure",
+            _ROUNDED,
+            lambda t: t.mean,
+        ),
+        _ordered(
+            "integral",
+            "`time_weighted_mean` times the seconds in which values hold",
+            "measure*s",
+            _ROUNDED,
+            lambda t: t.integral,
+        ),
+        _ordered(
+            "linear_mean",
+            "mean over the time between `first` and `last`, by straight lines between readings",
+            "measure",
+            _ROUNDED,
+            lambda t: t.linear_mean,
+        ),
+        _ordered(
+            "linear_integral",
+            "`linear_mean` times the seconds between `first` and `last`",
+            "measure*s",
+            _ROUNDED,
+            lambda t: t.linear_integral,
+        ),
+        _ordered("coverage", "share of the window in which a value holds", "share", _ROUNDED, lambda t: t.coverage),
     )
 }
 """In the order in which readers see them."""
@@ -377,8 +450,13 @@ STATISTICS: Mapping[str, Statistic] = {
 DEFAULT = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
 """The statistics of a view that names none."""
 
-WITHOUT_VALUES = tuple(name for name, each in STATISTICS.items() if each.unit in {"readings", "ms", "devices"})
+WITHOUT_VALUES = tuple(
+    name for name, each in STATISTICS.items() if each.unit in {"readings", "ms", "devices", "s", "share"}
+)
 """The statistics that do not depend on values: those of a view without measures."""
+
+ORDERED = tuple(name for name, each in STATISTICS.items() if each.is_ordered)
+"""The statistics of views by device that have windows."""
 
 ALWAYS = ("count", "last")
 """Every view has these: publish.lua compares windows by their count, and a window expires after its last reading."""

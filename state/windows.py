@@ -22,12 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state import blobs
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
 from state.rules import ENDLESS_MS
-from state.statistics import COLUMNS, DEFAULT, Columns, Taken, columns_of
+from state.statistics import COLUMNS, DEFAULT, TRAIL, Columns, Taken, columns_of
+from state.trails import LOST_BYTES
 
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")
@@ -113,10 +115,15 @@ def parts(
 
 
 def advance(
-    windows: pa.Table, parts: Sequence[pa.Table], watermark_ms: int, endless: Collection[tuple[str, str]] = ()
+    windows: pa.Table,
+    parts: Sequence[pa.Table],
+    watermark_ms: int,
+    endless: Collection[tuple[str, str]] = (),
+    most_readings: int | None = None,
 ) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
+    A window keeps at most `most_readings` one by one (state/trails.py), None for no limit.
     Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
 
     A step that changes no window returns the same `windows` object as `open`.
@@ -124,7 +131,7 @@ def advance(
     new = concat(parts)
     changed = empty()
     if new.num_rows:
-        windows, is_changed = _merge(windows, new)
+        windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
         changed = compact(windows.filter(pa.array(is_changed)))
     ends = _ints(windows, "end")
     if ends.max(initial=0) >= ENDLESS_MS and (dropped := _dropped(windows, ends, endless)).any():
@@ -139,6 +146,13 @@ def advance(
 def are_endless(windows: pa.Table) -> Bools:
     """Return which windows are endless."""
     return _ints(windows, "end") >= ENDLESS_MS
+
+
+def lost(windows: pa.Table) -> int:
+    """Return the number of windows whose trail is lost (state/trails.py)."""
+    if TRAIL not in windows.column_names:
+        return 0
+    return int(np.count_nonzero(pc.binary_length(windows[TRAIL]).fill_null(0).to_numpy() == LOST_BYTES))
 
 
 def most_keys(windows: pa.Table, views: Collection[str]) -> int:
@@ -251,8 +265,11 @@ def compact(table: pa.Table) -> pa.Table:
     return table
 
 
-def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
-    """`windows` with the parts `new` merged into them, and which rows of the result got parts. `new` is not empty."""
+def _merge(windows: pa.Table, new: pa.Table, watermark_ms: int, most_readings: int | None) -> tuple[pa.Table, Bools]:
+    """`windows` with the parts `new` merged into them, and which rows of the result got parts. `new` is not empty.
+
+    No later reading is before the watermark. A window is settled when it gets parts: its lists change only with its count.
+    """
     size = windows.num_rows
     if size and not windows.schema.equals(new.schema):
         windows, new = _of_one_schema(windows, new)
@@ -292,6 +309,8 @@ def _merge(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, Bools]:
     for name in names:
         column = columns[name]
         merged, new_values = COLUMNS[name].pair(left, right), parts[name][new_heads]
+        if (settle := COLUMNS[name].settle) is not None:
+            merged, new_values = (settle(lists, watermark_ms, most_readings) for lists in (merged, new_values))
         if isinstance(column, Stored):
             arrays.append(column.replaced(size, place[known], merged, new_values, nulls.get(name)))
             continue

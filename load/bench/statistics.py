@@ -20,13 +20,19 @@ from service.row_schemas import CHANGES, PARTS
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
 from state.rules import Rules
-from state.statistics import STATISTICS
+from state.statistics import ORDERED, STATISTICS
 
 DEVICES, READINGS, BATCHES = 10_000, 6, 5
 _MEASURE = "temperature"
 _SIX = ("count", "sum", "mean", "min", "max", "stddev")
 _TWELVE = (*_SIX, "first", "last", "first_value", "last_value", "delta", "rate")
-SETS: dict[str, tuple[str, ...]] = {"one": ("mean",), "six": _SIX, "twelve": _TWELVE, "all": tuple(STATISTICS)}
+SETS: dict[str, tuple[str, ...]] = {
+    "one": ("mean",),
+    "six": _SIX,
+    "twelve": _TWELVE,
+    "order": ORDERED,
+    "all": tuple(STATISTICS),
+}
 """By name; every set has `count` and `last` in addition."""
 
 

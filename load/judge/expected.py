@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from load.judge.statistics import DEFAULT, PLAIN
+from load.judge.statistics import DEFAULT, plain
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -212,7 +212,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
         end = key[3] + self._lengths[key[0], key[1]]
         closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
         kept = part.readings.of(number - part.before) if part.readings is not None else []
-        others = {name: PLAIN[name](kept) for name in part.others}
+        others = {name: plain(name, kept, key[3], end) for name in part.others}
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others)
 
     def __iter__(self) -> Iterator[WindowKey]:

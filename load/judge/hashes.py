@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from load.judge.expected import ENDLESS_MS, Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
-from load.judge.statistics import PLAIN, tolerance
+from load.judge.statistics import ALL, tolerance
 from load.judge.verdict import Hash, Verdict
 
 RELATIVE = 1e-9
@@ -153,7 +153,7 @@ def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[s
     """A window has the statistics of its view, and no others."""
     error = RELATIVE * max(abs(right.min), abs(right.max))
     errors = {"sum": error * right.count, "mean": error, "stddev": error}
-    for name in PLAIN:
+    for name in ALL:
         if name not in chosen or right.others.get(name, 0.0) is None:
             check.none(name)
         elif (other := right.others.get(name)) is not None:

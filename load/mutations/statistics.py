@@ -6,6 +6,7 @@ _VIEWS = "tests/unit/test_view_statistics.py::"
 _REGISTRY = "tests/unit/test_statistics.py::"
 _QUANTILES = "tests/unit/test_quantiles.py::"
 _DISTINCT = "tests/unit/test_distinct.py::"
+_TRAILS = "tests/unit/test_trails.py::"
 _PUBLISH = "tests/integration/test_publish.py::"
 
 MUTATIONS = (
@@ -77,5 +78,13 @@ MUTATIONS = (
             ),
         ),
         (_DISTINCT + "test_large_parts_that_overlap_merge_to_the_sketch_of_all_and_stay_bounded",),
+    ),
+    Mutation(
+        "folded-above-the-watermark",
+        "readings of a window are folded before the watermark has passed them",
+        "a reading that comes between them is in no step: a counter's increase depends on the order of arrival",
+        ("P1",),
+        (Edit("state/trails.py", "trails.ms < watermark_ms\n", "trails.ms < watermark_ms + 1_000\n"),),
+        (_TRAILS + "test_any_order_within_the_delay_with_any_cuts_gives_the_bits_of_one_pass",),
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from load.fleet import protobuf
-from load.judge.statistics import DEFAULT
+from load.judge.statistics import DEFAULT, ORDERED
 from load.servers.schema_registry import Registry
 from load.transcripts.transcript import OTHERS, Transcript
 
@@ -77,6 +77,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "where": "temperature > 20 and site <> 'cold'",
     },
     {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
+    {"name": "order", "by": ["device"], "window": "1 m", "measures": ["temperature"], "statistics": list(ORDERED)},
 )
 KEPT = "kept"
 """The view whose windows go to the outlet."""

@@ -53,7 +53,7 @@ import yaml
 from google.protobuf import json_format
 
 from load.fleet import protobuf
-from load.judge.statistics import DEFAULT, PLAIN
+from load.judge.statistics import DEFAULT, ORDERED, PLAIN
 
 ORIGIN_MS = 2_208_988_800_000
 """In 2040."""
@@ -71,7 +71,19 @@ OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 """The statistics that a window of the view `every` has in addition; one that is absent is null."""
 
 FIELDS = {
-    "window": ("count", "mean", "min", "max", "stddev", *OTHERS, "final", "closed_by", "revision", "complete_from"),
+    "window": (
+        "count",
+        "mean",
+        "min",
+        "max",
+        "stddev",
+        *OTHERS,
+        *ORDERED,
+        "final",
+        "closed_by",
+        "revision",
+        "complete_from",
+    ),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": ("status", "last_seen", "temperature", "humidity", "power"),

@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from load.judge.expected import ENDLESS_MS, View
-from load.judge.statistics import DEFAULT, PLAIN
+from load.judge.statistics import ALL, DEFAULT, ORDERED
 from load.walks import plain
 from load.walks.plain import Plain, Reading, RecordPlace, Rules
 from load.walks.world import (
@@ -78,8 +78,8 @@ STATISTICS = (
     ("count", "mean", "last"),
     (*DEFAULT, "rate", "p95"),
     ("count", "last", "first_value", "delta", "median", "distinct"),
-    tuple(PLAIN),
-    ("count", "last", "sum", "p99", "distinct"),
+    ALL,
+    ("count", "last", "sum", "p99", "distinct", "increase", "integral"),
 )
 """Those of one view, by choice."""
 
@@ -96,7 +96,8 @@ def views(choice: int) -> tuple[View, ...]:
         View(f"site_{choice % 2}", ("site",), (10_000, 30_000)[choice % 2], 10_000, ("t",) if choice < 3 else ("h",)),
         View("both", ("site", "device"), 15_000, 15_000, ("h",)),
     ]
-    ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], STATISTICS[choice])
+    total = tuple(name for name in STATISTICS[choice] if name not in ORDERED)
+    ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], total)
     without = (ever,) if choice % 3 != 1 else ()
     warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])
     return (View("all", (), 10_000, 10_000, ("t",)), warm, *more[: 2 + choice // 2], *without)

@@ -207,6 +207,10 @@ class Metrics(TermMetrics):
         self.outlets = Outlets(series)
         self.process = process or ProcessMetrics(series)
         self.stores = StoreMetrics(series, self.process.failures if process is None else None)
+        self.unordered = counter(
+            "windows_unordered",
+            "Writes of windows without statistics of order: too many readings were above the watermark",
+        )
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )
@@ -324,6 +328,7 @@ class Metrics(TermMetrics):
             self.sessions.labels(change).inc(getattr(outcome, change))
         for result in _OUTCOMES:
             self.writes.labels(result).inc(getattr(outcome, result))
+        self.unordered.inc(outcome.unordered)
         # A batch reports the buckets that it changed: after a restart the sums are of the buckets changed since.
         for bucket, *size, written, changed in outcome.sizes:
             self._sizes[bucket] = tuple(size)

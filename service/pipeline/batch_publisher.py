@@ -99,7 +99,8 @@ class Sink(Store):
         output.topics.update(reject["topic"] for reject in rejects)
 
     def _write_values(self, output: "_Output") -> Outcome:
-        parts = self._by_shard(output.changes())
+        changes = output.changes()
+        parts = self._by_shard(changes)
         written = self.over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
         tally = task_counters.total(output.tallies)
         latency_ms, latency = latency_counts(tally, clock.now_ms())
@@ -115,6 +116,7 @@ class Sink(Store):
             latency=latency,
             event_times=tuple(output.event_times),
             times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
+            unordered=windows.lost(changes.windows),
             sizes=tuple(output.sizes),
             windows_open=tuple(output.windows_open),
             others=tuple(

@@ -28,6 +28,7 @@ class Outcome:
     Rows: `windows`, `sessions` and `devices`. Each row was `written`, `unchanged` (a repeat), `refused_old` (Redis has a newer
     or richer value, or closed values cover its span) or `refused_final` (it would have changed a final window or a closed
     session: in steady flow never). `opened` sessions and `new_devices` had no key before; `closed` sessions change no more.
+    `unordered` windows lack the statistics of order (state/trails.py).
     Redis: `bytes` sent, and failed attempts (`retries`).
     Records: `rejects` copied, `admitted` readings, `unknown` of them of devices that the reference lacks, `rejected` by reason
     in the order of REASONS, `filtered` by `input.where`, `read_bytes` of keys and values, `further` readings of records with
@@ -60,6 +61,7 @@ class Outcome:
     filtered: int = 0
     read_bytes: int = 0
     further: int = 0
+    unordered: int = 0
     rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     event_times: tuple[tuple[int, int], ...] = ()

@@ -199,7 +199,7 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]])
 def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has the statistics of each view."""
     used = [chosen[view] for view in pc.unique(columns["view"]).to_pylist()]
-    known = {name: columns[name] for name in COLUMNS if name in columns}
+    known = {name: columns[name] for name in ("start", "end", *COLUMNS) if name in columns}
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
     kept = Kept({name: _numpy(each) for name, each in known.items()})
     fields: dict[str, Any] = {}
@@ -212,6 +212,7 @@ def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) 
             numbers = statistic.of_window(kept)
             if statistic.may_be_absent:
                 absent.append(np.isnan(numbers))
+                numbers = np.where(absent[-1], 0, numbers).astype(statistic.type.to_pandas_dtype())
             fields[name] = pa.array(numbers, mask=np.logical_or.reduce(absent) if absent else None)
     return fields
 

@@ -15,6 +15,8 @@ EVENTS = "events"
 """Takes the measure's place in the keys of a view without measures."""
 
 
+_DEVICE = "device"
+
 NO_WINDOW = "none"
 """`window = "none"`: one value of each key since the view began."""
 
@@ -75,6 +77,18 @@ class View(Section):
             msg = (
                 f"statistics: {', '.join(lacking)} of no measure; with measures = [] there are "
                 f"{', '.join(statistics.WITHOUT_VALUES)}"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_device_for_its_order(self) -> Self:
+        ordered = [name for name in self.statistics if name in statistics.ORDERED]
+        if ordered and (_DEVICE not in self.by or self.is_endless):
+            of = "without windows" if self.is_endless else "that is not by device"
+            msg = (
+                f"statistics: {', '.join(ordered)} of a view {of}; they follow the order of one device's readings in a window: "
+                f'set by = ["{_DEVICE}"] and a window with an end, or remove them'
             )
             raise ValueError(msg)
         return self

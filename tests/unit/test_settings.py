@@ -774,7 +774,8 @@ def test_a_view_without_measures_counts_and_has_no_statistic_of_values():
     counted = parse(document(input={"measures": {}}, views=[view(measures=[])], admission=...)).views[0]
     assert counted.statistics == ("count", "first", "last")
     line, *_ = problems(views=[view(measures=[], statistics=["mean", "distinct"])])
-    assert line == "views.0: statistics: mean of no measure; with measures = [] there are count, first, last, distinct"
+    of_no_measure = "count, first, last, distinct, longest_gap, coverage"
+    assert line == f"views.0: statistics: mean of no measure; with measures = [] there are {of_no_measure}"
     line, *_ = problems(input={"measures": ...})
     assert line == "views.device: [input] has no measures. Name some, or count readings with measures = []"
     lines = problems(input={"measures": {"events": "e"}}, views=[view(measures=[])])

@@ -29,14 +29,19 @@ def folded(parts):
     counts = np.array([len(part) for part in parts])
     heads, devices = np.cumsum(counts) - counts, np.zeros(len(parts), np.int64)
     panes = PaneReadings(values.astype(np.float64), event_ms.astype(np.int64), heads, counts, devices)
-    return {name: column.fold(panes) for name, column in COLUMNS.items()}
+    return {name: column.fold(panes) for name, column in COLUMNS.items()} | in_window(len(parts))
+
+
+def in_window(size, start=0, end=10_000):
+    """The window of all parts."""
+    return {"start": np.full(size, start), "end": np.full(size, end)}
 
 
 def merged(columns, order):
     """The columns of all parts, merged in this order."""
     heads = np.zeros(1, np.int64)
     ordered = {name: values[order] for name, values in columns.items()}
-    return {name: column.reduce(ordered, heads) for name, column in COLUMNS.items()}
+    return {name: column.reduce(ordered, heads) for name, column in COLUMNS.items()} | in_window(1)
 
 
 @given(st.lists(readings, min_size=1, max_size=6), st.randoms())
@@ -78,7 +83,7 @@ def test_the_first_and_the_last_value_depend_on_the_set_of_readings_only(parts, 
 def test_every_statistic_has_the_columns_that_it_reads():
     columns = folded([[(1.0, 5), (3.0, 7)]])
     for statistic in STATISTICS.values():
-        kept = Kept({name: columns[name] for name in statistic.columns})
+        kept = Kept({name: columns[name] for name in (*statistic.columns, "start", "end")})
         assert len(statistic.of_window(kept)) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from load.judge.statistics import PLAIN, tolerance
+from load.judge.statistics import ORDERED, plain, tolerance
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
 from service.aggregation.screen import Screen
@@ -23,6 +23,7 @@ from state.delta import apply, diff
 from state.layout import empty_state
 from state.rules import Rules
 from state.statistics import DEFAULT, STATISTICS, columns_of
+from state.trails import MOST
 from tests.examples import examples
 
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t",))
@@ -78,12 +79,17 @@ def plainly(readings, of, *, at=None):
             for back in range(view.window_ms // view.step_ms):
                 place = view.name, device if view.by else "all", newest - back * view.step_ms
                 groups.setdefault(place, []).append((BASE_MS + ms, value, device))
-    chosen = {view.name: view.statistics for view in of}
+    by_name = {view.name: view for view in of}
+
+    def value_of(name, place, group):
+        start = BASE_MS + place[2]
+        return plain(name, group, start, start + by_name[place[0]].window_ms)
+
     return {
         place: {
             name: value
-            for name in chosen[place[0]]
-            if (at is None or name in at[place]) and (value := PLAIN[name](group)) is not None
+            for name in by_name[place[0]].statistics
+            if (at is None or name in at[place]) and (value := value_of(name, place, group)) is not None
         }
         for place, group in groups.items()
     }
@@ -106,9 +112,10 @@ def stored(state):
 
 
 chosen = st.sets(st.sampled_from(list(STATISTICS))).map(tuple)
+of_groups = st.sets(st.sampled_from([name for name in STATISTICS if name not in ORDERED])).map(tuple)
 batches = st.lists(
     st.tuples(
-        st.none() | st.tuples(chosen, chosen),  # the views' statistics from a restart on
+        st.none() | st.tuples(chosen, of_groups),  # the views' statistics from a restart on
         st.lists(
             st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40_000), st.floats(-1e3, 1e3)), min_size=1, max_size=8
         ),
@@ -155,7 +162,7 @@ readings_of_a_window = st.lists(
 @hypothesis.given(readings_of_a_window, st.randoms())
 def test_a_recomputation_with_other_cuts_and_in_another_order_publishes_the_same_text(readings, rng):
     """Of all statistics but sums, means and deviations, which agree to 9 digits."""
-    of = views(exactly, exactly)
+    of = views(exactly, tuple(name for name in exactly if name not in ORDERED))
 
     def text(batches):
         state = windows.empty()
@@ -168,6 +175,38 @@ def test_a_recomputation_with_other_cuts_and_in_another_order_publishes_the_same
     shuffled = rng.sample(readings, len(readings))
     cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 5)))})
     assert text([shuffled[low:high] for low, high in itertools.pairwise(cuts)]) == whole
+
+
+in_time = st.lists(
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 59_999), st.floats(-1e3, 1e3)), min_size=1, max_size=150
+)
+
+
+@examples(60)
+@hypothesis.given(in_time, st.integers(0, 9_000), st.randoms())
+def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(readings, delay_ms, rng):
+    """Windows that slide, in batches with a watermark each, which closes and folds; by deltas, as the state is stored."""
+    of = [View(name="one", by=("device",), window=20_000, slide=10_000, statistics=tuple(ORDERED))]
+    arrival = sorted(readings, key=lambda reading: reading[1] + rng.randint(0, delay_ms))
+    cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 8)))})
+
+    def text(table):
+        rows = window_rows(table, KEYS, of, BASE_MS)
+        return {key: {n: c[at] for n, c in rows.fields.items()} for at, key in enumerate(rows.keys)}
+
+    state, shown = empty_state(RULES), {}
+    for low, high in itertools.pairwise(cuts):
+        oldest_to_come = min([ms for _, ms, _ in arrival[high:]], default=60_000)
+        watermark_ms = BASE_MS + rng.choice([0, oldest_to_come, oldest_to_come])
+        step = windows.advance(state.windows, folded(arrival[low:high], of), watermark_ms, (), MOST)
+        shown |= text(step.changed)
+        before, state = state, type(state)(state.runs, state.devices, step.open)
+        delta = diff(before, state)
+        if delta is not None:
+            again = apply(before, codec.decode_delta(codec.encode_delta(delta)))
+            assert again.windows.to_pylist() == state.windows.to_pylist()
+    assert shown == text(windows.advance(windows.empty(), folded(readings, of), 0).open)
+    assert_same(published(windows.advance(windows.empty(), folded(readings, of), 0).open, of), plainly(readings, of))
 
 
 def test_what_no_view_has_is_neither_folded_nor_kept_nor_written():

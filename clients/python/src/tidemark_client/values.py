@@ -192,6 +192,16 @@ class Window:
     p95: float | None
     p99: float | None
     distinct: int | None
+    increase: float | None
+    increase_rate: float | None
+    resets: int | None
+    changes: int | None
+    longest_gap: float | None
+    time_weighted_mean: float | None
+    integral: float | None
+    linear_mean: float | None
+    linear_integral: float | None
+    coverage: float | None
     final: bool
     closed_by: str
     revision: int
