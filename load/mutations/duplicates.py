@@ -61,10 +61,45 @@ MUTATIONS = (
         (
             Edit(
                 "service/recompute/late.py",
-                '{"ahead", "too_many_devices", "duplicate", "replayed"}',
-                '{"ahead", "too_many_devices", "replayed"}',
+                '{"ahead", "too_many_devices", "duplicate", "replayed", "behind"}',
+                '{"ahead", "too_many_devices", "replayed", "behind"}',
             ),
         ),
         (_DISTINCT + "test_a_batch_that_is_repeated_and_values_that_are_written_or_read_again_have_it_once",),
+    ),
+    Mutation(
+        "behind-republished",
+        "a republication or a backfill counts readings that were behind the watermark",
+        "a closed value is another one after a loss of Redis",
+        ("P1",),
+        (
+            Edit(
+                "service/recompute/late.py",
+                '{"ahead", "too_many_devices", "duplicate", "replayed", "behind"}',
+                '{"ahead", "too_many_devices", "duplicate", "replayed"}',
+            ),
+        ),
+        (
+            "tests/integration/test_behind.py::"
+            "test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back[progress]",
+            "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry",
+        ),
+    ),
+    Mutation(
+        "rejects-of-another-checkpoint",
+        "what an earlier checkpoint has rejected counts nowhere, although this one has admitted it",
+        "a value loses readings when it is computed again",
+        ("P1",),
+        (
+            Edit(
+                "service/rejects/former.py",
+                "        return is_earlier and place.offset >=",
+                "        return False and place.offset >=",
+            ),
+        ),
+        (
+            "tests/integration/test_behind.py::"
+            "test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again",
+        ),
     ),
 )

@@ -9,7 +9,6 @@ _ARCHIVE = (
     "tests/integration/test_backfill.py"
     "::test_a_backfill_from_an_archive_equals_the_stream_and_leaves_out_what_the_archive_lacks"
 )
-_REJECTS = "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry"
 
 MUTATIONS = (
     Mutation(
@@ -147,20 +146,6 @@ MUTATIONS = (
         ("P1",),
         (Edit("service/recompute/sources.py", "cls(before_ms + longest_ms", "cls(before_ms"),),
         (_BACKFILL,),
-    ),
-    Mutation(
-        "backfill-admits-behind",
-        "a backfill admits readings that the stream has rejected for being behind the watermark",
-        "windows of the past have readings that the stream's did not have",
-        ("P1",),
-        (
-            Edit(
-                "service/recompute/backfill.py",
-                "decisions.of_log(of.run, late.read(of.settings, 0, 0))",
-                "decisions.present(of.run)",
-            ),
-        ),
-        (_REJECTS,),
     ),
     Mutation(
         "archive-twice",

@@ -26,6 +26,8 @@ manifest.json | what the checkpoint was made with | first start, changes | start
 event_time/N | watermark after batch N | before commit N | batch N + 1 | begins with that of N - 1
 event_time/N.unread | partitions with unread records | before batch N | batch N | waits for the same
 event_time/ahead | that readings were ahead | before the batch's commit | recomputations | no effect
+event_time/behind | that readings were behind the watermark | before the batch's commit | recomputations | no effect
+rejects/begun.json | end of the rejects topics at the beginning | before batch 0 | recomputations | no effect
 views/N | views from batch N on | before batch N | start | has the same views
 endless/views.json | begin and end of views without windows | before the batch | start | takes back its own end
 columns/values.json | values of columns that are keys | before they are published | start | decides the same

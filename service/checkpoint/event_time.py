@@ -3,6 +3,7 @@
     event_time/N           event time after batch N: {"watermark_ms": ..., "newest_ms": ..., "devices": ..., "limit": ...};
                            `devices` is that of service/admission/device_limit.py, `limit` the most records of batch N + 1
     event_time/ahead       is there when a batch has rejected readings as ahead: the rejects topic has which
+    event_time/behind      the same for readings behind the watermark
     event_time/N.unread    the partitions that had unread records when batch N began: [["readings", 3], ...]
 
 Spark's own watermark is not used: it follows the fastest partition, and drops unread records of the others. A batch begins with
@@ -17,7 +18,7 @@ batch reads all of them, and later records are not older, by the broker's time, 
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -33,7 +34,8 @@ from state.watermark import EventTime
 FOLDER = "event_time"
 KEPT = 200
 """Batches; twice what Spark keeps of its own logs (`spark.sql.streaming.minBatchesToRetain`)."""
-AHEAD = "ahead"
+REFUSED = ("ahead", "behind")
+"""Reasons that depend on when the stream has read a record."""
 NO_LIST = -1
 """The number of the device list where all devices are admitted."""
 
@@ -73,7 +75,7 @@ class Log:
     _is_first: bool = True
     _read_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a record of each unread partition was read last, or the partition was first seen as unread."""
-    _has_ahead: bool = False
+    _refused: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -147,11 +149,12 @@ class Log:
             )
         return waited_for
 
-    def note_ahead(self) -> None:
-        """Note, before the batch is committed, that readings were rejected as ahead."""
-        if not self._has_ahead:
-            store(self.files, f"{FOLDER}/{AHEAD}", b"true")
-            self._has_ahead = True
+    def note_refused(self, reasons: Container[str]) -> None:
+        """Note, before the batch is committed, for which of REFUSED readings were rejected."""
+        for reason in REFUSED:
+            if reason in reasons and reason not in self._refused:
+                store(self.files, f"{FOLDER}/{reason}", b"true")
+                self._refused.add(reason)
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
@@ -162,9 +165,9 @@ class Log:
         UNREAD.write(self.files, tuple(partitions), _unread_name(batch))
 
 
-def has_ahead(files: Files | Local) -> bool:
-    """Whether readings were ever rejected as ahead: admission alone may admit them later. Raises CheckpointError."""
-    return AHEAD in files.names(FOLDER)
+def has_refused(files: Files | Local) -> bool:
+    """Whether readings were ever rejected for one of REFUSED: admission alone admits them later. Raises CheckpointError."""
+    return not set(REFUSED).isdisjoint(files.names(FOLDER))
 
 
 def noted_unread(folder: Folder, batch: int) -> Sequence[tuple[str, int]]:

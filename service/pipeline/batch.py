@@ -40,6 +40,7 @@ from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
 from service.publication.policy import WritePolicy
 from service.reference.snapshots import Snapshot
+from service.rejects import former
 from service.rejects.two_places import Originals
 from service.spark import batch_context, memory, session
 from service.spark.batch_context import BatchContext
@@ -214,8 +215,7 @@ class Publication:
         measured = Measured(micro_batch.rows, outcome.read_bytes, clock.monotonic_s() - batch.begun_s)
         batch.next_limit = self._pace(measured, is_full=micro_batch.reaches(batch.most))
         term.id_check.require()
-        if outcome.by_reason["ahead"]:
-            self.times.note_ahead()
+        self.times.note_refused({reason for reason, count in outcome.by_reason.items() if count})
         sizes = ((bucket, number) for bucket, _, number, *_ in outcome.sizes)
         devices = self.limit.list_after(batch.number, batch.devices, sizes)
         self.times.note(batch.number, batch.after, devices, batch.next_limit)
@@ -347,6 +347,7 @@ def start_query(
     if not settings.admission.distinct:
         seen_keys.forget(checkpoint)
     originals = Originals(settings.kafka)
+    former.note(times.files, settings.kafka)
     publication = Publication(
         term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, originals, care
     )

@@ -25,7 +25,7 @@ from service.kafka import topics
 from service.outlets import recomputed
 from service.outlets.outbox import views_of
 from service.publication.closed_sink import Values
-from service.recompute import archive, decisions, engine, job, late
+from service.recompute import archive, decisions, engine, job
 from service.recompute.archive import Archive, Place
 from service.recompute.engine import Chosen, Span
 from service.recompute.job import Job, Report, Say, Watch
@@ -90,7 +90,7 @@ class _Backfill:
     def __init__(self, of: Job, source: Place | None, rate: int, say: Say, watch: Watch) -> None:
         self._job, self._source, self._rate, self._say, self._watch = of, source, rate, say, watch
         self._settings, self._report = of.settings, of.report
-        self._decided = decisions.of_log(of.run, late.read(of.settings, 0, 0))
+        self._decided = decisions.present(of.run)
 
     def run(self, span: Span, *, has_sessions: bool) -> None:
         """Do steps 2 to 5."""

@@ -36,11 +36,12 @@ from service.recompute.engine import Partials
 from service.recompute.job import Job, Report, Say
 from service.recompute.late import Log
 from service.recompute.sources import Part
-from service.rejects import marks
+from service.rejects import former, marks
 from service.rejects.fence import Fence
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
+from service.spark.files import Files
 from state.columns import ints
 from state.late_sessions import corrected
 
@@ -70,7 +71,10 @@ def correct(
             say("no late reading is to be corrected")
             return Report(corrected=0)
         with job.of_command(settings, fence, spark, say, lambda served: served) as of:
-            Correction(of, log).run(todo)
+            # A checkpoint that has no rejects of an earlier one has read them all.
+            if earlier := former.read(of.outbox.files):
+                log = late.read(settings, since_ms, until_ms, former=earlier)
+            Correction(of, log).run(log.todo(again=again))
     of.report.say(say, dry=dry)
     return of.report
 
@@ -81,7 +85,9 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
     Raises TidemarkError.
     """
     servers = closed_sink.servers(settings, shard_marks)
-    micro_batch, log = closed_sink.progress(settings, shard_marks), late.in_values(settings, marks.read(settings.kafka))
+    earlier = former.read(Files(spark, settings.service.checkpoint))
+    micro_batch = closed_sink.progress(settings, shard_marks)
+    log = late.in_values(settings, marks.read(settings.kafka), earlier)
     from_ms = sources.needed_from_ms(settings, micro_batch.watermark_ms)
     todo = [] if log is None else [place for place, each in log.marks.items() if _is_restored(each, from_ms)]
     if log is None or not todo:

@@ -1,8 +1,8 @@
 """Which records of the past count: those that the stream has admitted, without what it refused, and with corrections.
 
 Admission repeats most decisions of the stream. It does not repeat those that depended on the stream's state or on its time: late,
-ahead, duplicate, of too many devices, replaced by a replayed copy. `Decisions` has these. `recomputation` gives admission the
-schemas, column values and reference attributes of then.
+behind, ahead, duplicate, of too many devices, replaced by a replayed copy. `Decisions` has these. `recomputation` gives admission
+the schemas, column values and reference attributes of then.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from service.recompute.late import Log, Refusal
 from service.reference import history, snapshots
 from service.reference.attributes import SERVING, Stored
 from service.reference.folder import snapshot_folder
-from service.rejects import marks
+from service.rejects import former, marks
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
@@ -73,17 +73,14 @@ def of_log(run: Recomputation, log: Log) -> Decisions:
 
 
 def present(run: Recomputation) -> Decisions:
-    """Return the decisions of now: readings that were behind the watermark are admitted, unless a correction has run.
-
-    Raises SourceError and CheckpointError.
-    """
-    known = marks.read(run.settings.kafka)
-    log = late.in_values(run.settings, known)
+    """Return the decisions of now. Raises SourceError and CheckpointError."""
+    known, files = marks.read(run.settings.kafka), Files(run.spark, run.settings.service.checkpoint)
+    earlier = former.read(files)
+    log = late.in_values(run.settings, known, earlier)
     if log is not None:
         return of_log(run, log)
-    files = Files(run.spark, run.settings.service.checkpoint)
-    has_refused = device_limit.was_reached(files) or event_time.has_ahead(files)
-    return Decisions(late.refused(run.settings, known, has_refused=has_refused))
+    has_refused = device_limit.was_reached(files) or event_time.has_refused(files)
+    return Decisions(late.refused(run.settings, known, earlier, has_refused=has_refused))
 
 
 def recomputation(

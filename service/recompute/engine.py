@@ -3,10 +3,9 @@
     open windows, open sessions, devices    from the state of the last committed batch
     final windows, closed sessions          from Kafka, by a batch run of the stream's own steps up to that batch's offsets
 
-Admission depends only on the record, its broker time and the attributes that its device had (service/reference/history.py). So
-the batch run admits what the stream admitted, with two exceptions. Readings that the stream rejected for being behind the
-watermark are admitted, unless service/recompute/decisions.py refuses them. Records that Kafka has deleted are missing: see
-service/recompute/sources.py.
+Admission depends only on the record, its broker time and the attributes that its device had (service/reference/history.py).
+What also depended on the stream's state is in service/recompute/decisions.py. So the batch run admits what the stream admitted.
+Records that Kafka has deleted are missing: see service/recompute/sources.py.
 
 A correction asks for the windows and the devices' sessions that late readings belong to (`targeted`). Only the readings of these
 are folded: all readings in the panes of one of the windows, and those of one of the devices since its session began.

@@ -15,6 +15,7 @@ from service.admission.arrays import NO_INDEX
 from service.admission.column_values import DECIDED
 from service.recompute.engine import Recomputation
 from service.rejects import marks, reject_log, two_places
+from service.rejects.former import NONE, Former
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Settings
@@ -23,7 +24,8 @@ PLACE = ("topic", "partition", "offset")
 IN_VALUES = ("correcting", "corrected")
 """States of late readings that are in values in Redis, or are being written there."""
 
-_NEVER_IN_VALUES = frozenset({"ahead", "too_many_devices", "duplicate", "replayed"})
+_BY_ITS_TIME = frozenset({"ahead", "too_many_devices", "duplicate", "replayed", "behind"})
+"""Reasons that admission alone does not find again."""
 _ANY_DELAY_MS = 1 << 50
 _RECORD = pa.schema(
     [
@@ -85,28 +87,29 @@ class Log:
         return [reject for place, reject in self.rejects.items() if self.state(place) in IN_VALUES]
 
 
-def read(settings: Settings, since_ms: int | None = None, until_ms: int | None = None) -> Log:
+def read(settings: Settings, since_ms: int | None = None, until_ms: int | None = None, *, former: Former = NONE) -> Log:
     """Read the late rejects whose broker time is in the span, and all that are in values. Raises SourceError."""
-    return _read(settings, marks.read(settings.kafka), since_ms, until_ms)
+    return _read(settings, marks.read(settings.kafka), since_ms, until_ms, former)
 
 
-def in_values(settings: Settings, known: Mapping[Coordinates, Mark]) -> Log | None:
+def in_values(settings: Settings, known: Mapping[Coordinates, Mark], former: Former) -> Log | None:
     """Read the late rejects that are in values by the marks; None when there are none. Raises SourceError."""
-    return _read(settings, known, 0, 0) if any(mark.state in IN_VALUES for mark in known.values()) else None
+    return _read(settings, known, 0, 0, former) if any(mark.state in IN_VALUES for mark in known.values()) else None
 
 
 def refused(
-    settings: Settings, known: Mapping[Coordinates, Mark], *, has_refused: bool
+    settings: Settings, known: Mapping[Coordinates, Mark], former: Former, *, has_refused: bool
 ) -> Mapping[Coordinates, Refusal]:
-    """Return the readings that no value has: duplicates, ahead, of too many devices, or replaced by their copies.
+    """Return the readings that no value has: behind the watermark, ahead, duplicates, of too many devices, or replaced by their
+    copies.
 
-    `known` are the marks. `has_refused` says whether the limit on devices was ever reached, or readings were ever ahead: without
-    need the rejects topic, which may be long, is not read. Raises SourceError.
+    `known` are the marks. `has_refused` says whether the limit on devices was ever reached, or readings were ever ahead or
+    behind: without need the rejects topic, which may be long, is not read. Raises SourceError.
     """
     refused = _replaced(known)
     if settings.admission.distinct or has_refused:
-        found = (each for each in reject_log.read(settings.kafka) if each.reason in _NEVER_IN_VALUES)
-        refused |= {each.place: Refusal(each.reason, each.broker_ms) for each in found}
+        found = reject_log.read(settings.kafka, without=former.has)
+        refused |= {each.place: Refusal(each.reason, each.broker_ms) for each in found if each.reason in _BY_ITS_TIME}
     return refused
 
 
@@ -114,14 +117,16 @@ def _replaced(known: Mapping[Coordinates, Mark]) -> dict[Coordinates, Refusal]:
     return dict.fromkeys(two_places.originals(known), Refusal("replayed", -1))
 
 
-def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None) -> Log:
+def _read(
+    settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int | None, until_ms: int | None, former: Former
+) -> Log:
     applied = {place for place, mark in known.items() if mark.state in IN_VALUES}
     late: dict[Coordinates, Reject] = {}
     span: set[Coordinates] = set()
     refused = _replaced(known)
     # A correction needs the readings that earlier ones have put into the same windows, so all of the topic is read.
-    for reject in reject_log.read(settings.kafka):
-        if reject.reason in _NEVER_IN_VALUES or reject.place in refused:
+    for reject in reject_log.read(settings.kafka, without=lambda each: each.place not in applied and former.has(each)):
+        if reject.reason in _BY_ITS_TIME or reject.place in refused:
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
         if reject.reason not in readings.LATE:
             continue
@@ -132,7 +137,7 @@ def _read(settings: Settings, known: Mapping[Coordinates, Mark], since_ms: int |
             span.add(reject.place)
         if within or reject.place in applied:
             late[reject.place] = reject
-        if within or reject.place in applied or reject.reason == "behind":
+        if within or reject.place in applied:
             # The row of a corrected one is added to those of the topic, where a larger max_delay would admit it a second time.
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
     gone = [int(known[place].details.get("event_ms", -1)) for place in applied - late.keys()]

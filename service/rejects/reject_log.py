@@ -1,12 +1,15 @@
 """Read the rejects topics: each rejected record once, with its original bytes. Needs neither Spark nor a running service."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from confluent_kafka import Message
 
 from service.admission.arrays import NO_INDEX
 from service.errors import SettingsError
 from service.kafka import scan
+from service.kafka.offsets import place_of
 from service.rejects import delivery, fetch
 from service.settings import Kafka
 
@@ -57,7 +60,7 @@ class Reject:
     `broker_ms` is the record's broker time, `epoch` and `batch` are of the batch that rejected it. `key`, `value` and `headers`
     are the record's own, but the `value` of a reading of an array is that element. `omitted_bytes` is the size of the bytes that
     did not fit the rejects topic, None if it has all of them; see `complete`. An early or late reading has an `event_ms`, one
-    behind the watermark a `watermark_ms`.
+    behind the watermark a `watermark_ms`. `at` is where the reject is: rejects topic, partition, offset.
     """
 
     place: Coordinates
@@ -72,15 +75,22 @@ class Reject:
     omitted_bytes: int | None = None
     event_ms: int | None = None
     watermark_ms: int | None = None
+    at: tuple[str, int, int] = ("", -1, -1)
 
 
 def read(
-    kafka: Kafka, since_ms: int | None = None, until_ms: int | None = None, watch: scan.Watch | None = None
+    kafka: Kafka,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    watch: scan.Watch | None = None,
+    *,
+    without: Callable[[Reject], bool] = lambda _: False,
 ) -> Iterator[Reject]:
     """Yield each reject once that the rejects topic got at `since_ms` or later, and before `until_ms`. Raises SourceError.
 
     This is the time at which the record was rejected: of a backlog, or of a topic that keeps the time of the producer, the
     broker's time of the record may be hours earlier. They come in the order of the rejects topics' partitions.
+    Those that `without` holds of are left out, and a later reject of the same record is not.
     """
     seen: set[Coordinates] = set()
     names = [kafka.rejects_topic(topic) for topic in kafka.topics]
@@ -88,12 +98,12 @@ def read(
         own, values = delivery.split(scan.headers(message))
         if not values:
             continue  # not a reject of Tidemark's
-        reject = _reject(message.key(), message.value(), own, values)
+        reject = _reject(message, own, values)
         rejected_ms = message.timestamp()[1]
         is_outside = (since_ms is not None and rejected_ms < since_ms) or (
             until_ms is not None and rejected_ms >= until_ms
         )
-        if is_outside or reject.place in seen:
+        if is_outside or reject.place in seen or without(reject):
             continue
         seen.add(reject.place)  # delivery is at least once
         yield reject
@@ -115,12 +125,8 @@ def complete(kafka: Kafka, reject: Reject) -> Reject | None:
     return replace(reject, key=record.key, value=record.value, headers=tuple(record.headers), omitted_bytes=None)
 
 
-def _reject(
-    key: bytes | str | None,
-    value: bytes | str | None,
-    own: Sequence[tuple[str, bytes | None]],
-    values: Mapping[str, str | int],
-) -> Reject:
+def _reject(message: Message, own: Sequence[tuple[str, bytes | None]], values: Mapping[str, str | int]) -> Reject:
+    key, value = message.key(), message.value()
     number = {name: int(values[name]) for name in ("partition", "offset", "broker_ms", "epoch", "batch")}
     omitted = values.get("omitted_bytes")
     reason, detail = str(values["reason"]), str(values["detail"])
@@ -139,5 +145,7 @@ def _reject(
         value.encode() if isinstance(value, str) else value,
         tuple(own),
         None if omitted is None else int(omitted),
-        *times,
+        times[0],
+        times[1] if len(times) > 1 else None,
+        (*place_of(message), int(message.offset() or 0)),
     )

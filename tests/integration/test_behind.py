@@ -11,6 +11,7 @@ from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
+from service.recompute import backfill, correct
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
 from tests.integration.world import World
@@ -107,4 +108,58 @@ def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(
             counts[name.split(":")[3][0]] += int(value["count"])
     assert counts == Counter(a=len(sparse), b=len(dense))
     assert max(report.held_ms for report in reports) > 3 * 3_600_000, "for longer than max_hold, which is an hour"
+    world.redis.close()
+
+
+def both(world: World, *records: Record) -> None:
+    """A term that reads these from partition 0, in one batch."""
+    world.term(*(each for record in records for each in (record, Record(b"{}", record.at))))
+
+
+@pytest.mark.parametrize("pattern", ["*", "progress"])
+def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, pattern: str
+) -> None:
+    """The reading would also join a closed session to an open one."""
+    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    delay_s = world.settings.admission.watermark_delay_ms // 1000
+    both(world, reading("a", 0), reading("a", 50), reading("b", 45 + delay_s))
+    both(world, reading("a", 25), reading("b", 46 + delay_s))
+    assert [each.reason for each in reject_log.read(world.settings.kafka) if each.place.partition == 0] == ["behind"]
+    before = world.values()
+    assert {before[f"session:a:{BASE_MS + at * 1000}"]["state"] for at in (0, 50)} == {"closed", "open"}
+    world.lose(pattern)
+    both(world, reading("b", 47 + delay_s))
+    after = world.values()
+    assert world.session("a", 0)["count"] == world.session("a", 50)["count"] == "1"
+    of_a = {name for name in before if ":a:" in name}
+    assert {name: after[name] for name in of_a} == {name: before[name] for name in of_a}
+    world.redis.close()
+
+
+def test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    """The first checkpoint has rejected it as behind; the second one reads everything at once."""
+    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    both(world, reading("a", 0), reading("b", 1_000))
+    both(world, reading("a", 1))
+    assert world.window("a")["count"] == "1"
+    world.prefix += "anew"
+    redis = world.settings.redis.model_copy(update={"prefix": world.prefix})
+    world.begin_again(tmp_path / "anew", redis=redis)
+    both(world, reading("b", 1_001))
+    assert world.window("a")["count"] == "2"
+    assert correct.correct(world.settings, 0, None, print, spark=spark).corrected == 0
+    backfill.backfill(world.settings, (BASE_MS, BASE_MS + 60_000), [], print, spark=spark)
+    assert world.window("a")["count"] == "2"
+    world.lose()
+    both(world, reading("b", 1_002))
+    assert world.window("a")["count"] == "2"
+    both(world, reading("a", 2))  # behind for this checkpoint, too
+    world.lose()
+    both(world, reading("b", 1_003))
+    assert world.window("a")["count"] == "2"
+    assert correct.correct(world.settings, 0, None, print, spark=spark).corrected == 1
+    assert world.window("a")["count"] == "3"
     world.redis.close()

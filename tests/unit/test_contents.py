@@ -16,6 +16,7 @@ from service.outlets import outbox, recomputed, silence
 from service.outlets.outlet import Position
 from service.recompute import job_log
 from service.reference import history
+from service.rejects import former
 from service.spark.files import Local
 from service.spark.internals import commit_log, damage, offset_log, state_files
 from tests.checkpoint_files import kind
@@ -28,7 +29,7 @@ NAMES = [
     f"{commit_log.FOLDER}/7",
     state_files.snapshot(f"{state_files.OPERATOR}/1", 7, "a-b"),
     manifest.NAME,
-    *(f"{event_time.FOLDER}/{name}" for name in ("7", "7.unread", event_time.AHEAD)),
+    *(f"{event_time.FOLDER}/{name}" for name in ("7", "7.unread", *event_time.REFUSED)),
     f"{view_versions.FOLDER}/7",
     beginnings.DOCUMENT.name,
     column_values.DOCUMENT.name,
@@ -47,6 +48,7 @@ NAMES = [
     f"{job_log.FOLDER}/0123.json",
     starts.DOCUMENT.name,
     skips.DOCUMENT.name,
+    former.BEGUN.name,
     topic_log.DOCUMENT.name,
     shape.DOCUMENT.name,
 ]

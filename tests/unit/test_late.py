@@ -10,6 +10,7 @@ from service.kafka import scan
 from service.recompute import late
 from service.recompute.late import Log
 from service.rejects import marks, reject_log
+from service.rejects.former import NONE
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates, Reject
 from service.spark.files import Local
@@ -48,7 +49,7 @@ def test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_w
     one = reject(
         7, "late", "event time 1 ms, broker time 7200001 ms: 7200000 ms behind, limit 1 h (admission.max_delay)"
     )
-    monkeypatch.setattr(reject_log, "read", lambda *_: iter([one]))
+    monkeypatch.setattr(reject_log, "read", lambda *_, **__: iter([one]))
     monkeypatch.setattr(marks, "read", lambda *_: {one.place: Mark(one.place, state, {})})
     log = late.read(make_settings(tmp_path), *span)
     assert one.place in log.rejects
@@ -59,11 +60,11 @@ def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rejects = [reject(1, "too_many_devices"), reject(2, "duplicate"), reject(3, "bad_json")]
-    monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
+    monkeypatch.setattr(reject_log, "read", lambda *_, **__: iter(rejects))
     settings, files = make_settings(tmp_path), Local(tmp_path)
-    assert not late.refused(settings, {}, has_refused=device_limit.was_reached(files))
+    assert not late.refused(settings, {}, NONE, has_refused=device_limit.was_reached(files))
     files.replace(f"{device_limit.FOLDER}/4", b"")
-    assert late.refused(settings, {}, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}
+    assert late.refused(settings, {}, NONE, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}
 
 
 def test_a_reject_that_was_sent_again_is_left_out_with_and_without_corrections(
@@ -71,13 +72,13 @@ def test_a_reject_that_was_sent_again_is_left_out_with_and_without_corrections(
 ) -> None:
     """Also one that a killed run has perhaps sent, and one whose reject Kafka has deleted."""
     rejects = [reject(n, "out_of_range") for n in range(5)] + [reject(9, "late")]
-    monkeypatch.setattr(reject_log, "read", lambda *_: iter(rejects))
+    monkeypatch.setattr(reject_log, "read", lambda *_, **__: iter(rejects))
     known = {place(n): Mark(place(n), state, {}) for n, state in enumerate(STATES)}
     known[place(7)] = Mark(place(7), "replayed", {})
     settings = make_settings(tmp_path)
-    assert late.refused(settings, known, has_refused=False).keys() == {place(3), place(4), place(7)}
+    assert late.refused(settings, known, NONE, has_refused=False).keys() == {place(3), place(4), place(7)}
     known[place(9)] = Mark(place(9), "corrected", {})
-    log = late.in_values(settings, known)
+    log = late.in_values(settings, known, NONE)
     assert log is not None
     assert log.refused.keys() == {place(3), place(4), place(7), place(9)}
     assert log.refused[place(3)] == late.Refusal("out_of_range", 3)
@@ -113,6 +114,15 @@ def test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text(
 
         def timestamp(self) -> tuple[int, int]:
             return 1, 9
+
+        def topic(self) -> str:
+            return "readings.rejects"
+
+        def partition(self) -> int:
+            return 0
+
+        def offset(self) -> int:
+            return 5
 
     monkeypatch.setattr(scan, "messages", lambda *_, **__: iter([Stored()]))
     monkeypatch.setattr(scan, "headers", lambda _: headers)

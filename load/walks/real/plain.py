@@ -73,7 +73,7 @@ class Record:
     """A record of the topic. `is_copy` says that a replay has sent it, `has_counted` that its original counts without windows.
 
     `replaced` is None, or says of an original whether views without windows count it. `reason` is that of the present checkpoint,
-    "" for admitted. `former` are the reasons for which earlier checkpoints have rejected the record.
+    "" for admitted.
     """
 
     partition: int
@@ -86,7 +86,6 @@ class Record:
     has_counted: bool = False
     replaced: bool | None = None
     reason: str | None = None
-    former: tuple[str, ...] = ()
     site: str | None = None
     is_in_total: bool = False
     is_corrected: bool = False
@@ -133,7 +132,6 @@ class Stream:
         """
         self.watermark_ms, self.newest_ms = 0, -1
         for each in self.records.values():
-            each.former += (each.reason,) if each.reason else ()
             each.reason, each.fate = None, OUT
 
     def take(self, rules: Rules, sites: Mapping[str, str], now_ms: int, ends: Mapping[int, int]) -> list[Record]:
@@ -178,8 +176,8 @@ class Stream:
         for place in corrected:
             self.records[place].is_corrected, self.records[place].fate = True, IN
 
-    def recomputed(self, rules: Rules, *, of_loss: bool) -> None:
-        """Closed values were computed from the topic by the settings of now, `of_loss` after a loss of Redis.
+    def recomputed(self, rules: Rules) -> None:
+        """Closed values were computed from the topic by the settings of now.
 
         What the docs leave open after that:
 
@@ -187,8 +185,6 @@ class Stream:
           computed again, and not in the others (rejects.md says of copies alone that they count whatever the settings admit).
         - A record that was admitted, and that the settings reject by now: the poorer value is not written over a richer one, but
           comes back after a loss, and with a correction of another reading.
-        - A reading behind the watermark is in what is published after a loss (redis.md), and not in what a backfill computes.
-        - A new checkpoint may admit what an earlier one has rejected as behind; a backfill leaves that out.
         """
         for each in self.records.values():
             if each.reason is None or each.replaced is not None:
@@ -198,10 +194,9 @@ class Stream:
                 continue
             is_late = each.event_ms < each.broker_ms - rules.max_delay_ms
             if each.fate == IN:
-                is_open = is_refused or is_late or bool({*LATE} & {*each.former})
+                is_open = is_refused or is_late
             else:
-                is_open = each.reason in {"out_of_range", *LATE} and not is_refused and not is_late
-                is_open = is_open and (of_loss or each.reason != "behind")
+                is_open = each.reason in {"out_of_range", "late"} and not is_refused and not is_late
             if is_open:
                 each.fate = EITHER
 

@@ -229,7 +229,7 @@ class Walk:
         if not again and number != len(new):
             msg = f"correct says that it has corrected {number} readings, and marks {len(new)}"
             raise WrongError(msg)
-        self.stream.recomputed(self.rules, of_loss=False)
+        self.stream.recomputed(self.rules)
         wrong = [place for place in new if not self._may_be_corrected(self.stream.records[place])]
         if wrong:
             msg = f"corrected and should not be: {[self.stream.records[place] for place in wrong]}"
@@ -241,10 +241,9 @@ class Walk:
             raise WrongError(msg)
 
     def _may_be_corrected(self, record: Record) -> bool:
-        is_late = bool({*LATE} & {record.reason, *record.former})
         end_ms = record.event_ms // plain.MINUTE_MS * plain.MINUTE_MS + 2 * plain.MINUTE_MS
         is_fit = not record.refusal(self.rules, is_known=record.reason != "unknown_device")
-        return is_late and is_fit and record.replaced is None and end_ms <= self.stream.watermark_ms
+        return record.reason in LATE and is_fit and record.replaced is None and end_ms <= self.stream.watermark_ms
 
     def _is_due(self, record: Record) -> bool:
         """Whether a reading must be corrected: all its windows are closed, and no session of its device is open that could be its
@@ -266,7 +265,7 @@ class Walk:
         end = begin + chance.choice((3, 10, 60)) * plain.MINUTE_MS
         self.said.append(f"    {self._s(begin)} to {self._s(end)}")
         self.service.backfill(begin, end)
-        self.stream.recomputed(self.rules, of_loss=False)
+        self.stream.recomputed(self.rules)
 
     def _lose(self, chance: Random) -> None:
         if not self.stream.watermark_ms:
@@ -275,7 +274,7 @@ class Walk:
         pattern = chance.choice(("*", "*", "progress"))
         self.said.append(f"    {pattern} of shard {'all' if shard is None else shard}")
         self.service.lose(pattern, shard)
-        self.stream.recomputed(self.rules, of_loss=True)
+        self.stream.recomputed(self.rules)
         self._take()
 
     def _anew(self, chance: Random) -> None:
