@@ -34,6 +34,7 @@ from load.servers.child_process import Child, spawn
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.redis_cluster import RedisCluster
+from load.servers.sentinels import Sentinels
 from load.servers.server_process import HOST, PATIENCE, free_port
 from load.servers.spark_cluster import Cluster
 from load.servers.supervisor import ENDED, Supervisor
@@ -61,7 +62,7 @@ class Testbed:
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
     `cluster`, by deploy/submit, or on another `supervisor`; `master` is ignored then. `redis` are settings of redis.conf. With
     an `authority` the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`,
-    in place of `redis`, and the service has so many shards.
+    in place of `redis`, and the service has so many shards. With `sentinels` there is a primary that they watch, `sentinels`.
     """
 
     __test__ = False  # pytest takes every class whose name begins with Test for tests
@@ -81,6 +82,7 @@ class Testbed:
         redis: Mapping[str, str] | None = None,
         authority: Authority | None = None,
         cluster_shards: int = 0,
+        sentinels: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -90,7 +92,7 @@ class Testbed:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         self.broker = Broker(self.folder, authority=authority)
-        server = RedisCluster if cluster_shards else Redis
+        server = RedisCluster if cluster_shards else Sentinels if sentinels else Redis
         self._redis = server(self.folder, settings=redis)
         self._shards = cluster_shards
         self.metrics_port = free_port()
@@ -185,7 +187,13 @@ class Testbed:
     @property
     def redis(self) -> Redis:
         """The Redis of a testbed without a Redis Cluster."""
-        assert isinstance(self._redis, Redis), "the testbed has a Redis Cluster"  # noqa: S101
+        assert isinstance(self._redis, Redis), "the testbed has more than one Redis"  # noqa: S101
+        return self._redis
+
+    @property
+    def sentinels(self) -> Sentinels:
+        """The primary, its replica and the sentinels of a testbed with `sentinels`."""
+        assert isinstance(self._redis, Sentinels), "the testbed has no sentinels"  # noqa: S101
         return self._redis
 
     @property
@@ -196,7 +204,7 @@ class Testbed:
 
     @property
     def redis_pids(self) -> list[int]:
-        """Of the Redis, or of all nodes of the cluster."""
+        """Of the Redis, or of all nodes."""
         return [self.redis.pid] if isinstance(self._redis, Redis) else [node.pid for node in self._redis.nodes]
 
     def redis_client(self, **options: Any) -> Any:

@@ -30,6 +30,7 @@ ORDER = (
     "F14",
     "H",
     "cluster",
+    "sentinel",
     "views",
     "rebuild",
     "backlog",

@@ -1,6 +1,7 @@
 """What an application reads: every window, session and device of a prefix, a window with what progress says of it.
 
-One Redis or a Redis Cluster, and any number of shards: a shard is a complete store under a prefix of its own.
+One Redis, one that sentinels watch, or a Redis Cluster, and any number of shards: a shard is a complete store under its own
+prefix.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,9 +10,11 @@ from typing import Any
 
 import redis
 import redis.cluster
+import redis.sentinel
 
 from schemas import contract
 from tidemark_client import cluster as tidemark_cluster
+from tidemark_client import sentinel as tidemark_sentinel
 
 KINDS = "window", "session", "device"
 _PAGE = 2_000
@@ -22,6 +25,9 @@ def connect(url: str, *, cluster: bool = False, **options: Any) -> contract.Clie
 
     Raises redis.RedisError or RedisClusterException when no node of a cluster answers.
     """
+    if tidemark_sentinel.is_sentinel(url):
+        primary: redis.Redis = tidemark_sentinel.connect(url, redis.sentinel.Sentinel, options)
+        return primary
     if not cluster:
         return redis.Redis.from_url(url, **options)
     package: Any = redis.cluster  # ClusterNode is not typed

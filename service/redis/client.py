@@ -4,10 +4,14 @@ In a Redis Cluster each client and each connection reaches one shard. It asks th
 it connects, and it connects again after a reply that says that the shard is elsewhere. It does not follow ASK, which redirects
 one command while a slot is moved: a script would write keys at the new node that are still to come from the old one. Such a
 command fails, and its caller repeats it until the slot has moved.
+
+Where Redis Sentinel watches the primary, each connection asks the sentinels for it whenever it connects.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import SplitResult, urlsplit
 
 import redis
@@ -16,6 +20,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.credentials import CredentialProvider
 from redis.exceptions import AskError, ClusterDownError, ReadOnlyError, RedisClusterException
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 
 from service.redis.keys import Keys
 from service.settings import Redis
@@ -23,6 +28,9 @@ from service.settings.section import read_secret
 
 _ELSEWHERE = AskError, ClusterDownError, ReadOnlyError  # MovedError is an AskError
 _NO_CLUSTER = "not enabled"  # in redis-py's message
+_SENTINEL_PORT = 26379
+_SENTINEL_S = 1.0
+"""Limit of one sentinel's answer: the sentinels are asked one after the other, and those of a lost host are silent."""
 _nodes: dict[str, frozenset[tuple[str, int]]] = {}
 """The nodes of a cluster by the settings' URL, as seen last: those in the URL may be gone."""
 
@@ -45,15 +53,36 @@ def address(settings: Redis, keys: Keys | None = None) -> str:
     url = urlsplit(settings.url.get_secret_value())
     if url.scheme == "unix":
         place = url.path
+    elif settings.has_sentinels:
+        watched = Watched.of(url)
+        place = f"{watched.name}/{watched.database} of the sentinels {_text(watched.sentinels)}"
     else:
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in _hosts(url))
-        place = f"{hosts}{url.path if url.path not in {'', '/'} else '/0'}"
+        place = f"{_text(_hosts(url))}{url.path if url.path not in {'', '/'} else '/0'}"
     return place if keys is None or keys.prefix == settings.prefix else f"{place}, shard {keys.prefix}"
 
 
-def _hosts(url: SplitResult) -> list[tuple[str, int]]:
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a URL of sentinels names: the sentinels, and name and database of the primary that they watch."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    name: str
+    database: int
+
+    @classmethod
+    def of(cls, url: SplitResult) -> Self:
+        """Parse redis+sentinel://host1:26379,host2:26379/mymaster/0."""
+        name, _, database = url.path.strip("/").partition("/")
+        return cls(tuple(_hosts(url, _SENTINEL_PORT)), name, int(database or 0))
+
+
+def _hosts(url: SplitResult, port: int = 6379) -> list[tuple[str, int]]:
     parts = [urlsplit(f"//{host}") for host in url.netloc.rpartition("@")[2].split(",")]
-    return [(part.hostname or "localhost", part.port or 6379) for part in parts]
+    return [(part.hostname or "localhost", part.port or port) for part in parts]
+
+
+def _text(hosts: Iterable[tuple[str, int]]) -> str:
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
 
 
 def _pool(settings: Redis, keys: Keys, options: dict[str, Any]) -> redis.ConnectionPool:
@@ -65,11 +94,14 @@ def _pool(settings: Redis, keys: Keys, options: dict[str, Any]) -> redis.Connect
         "protocol": 2,
         "client_name": "tidemark",
     }
-    if settings.ca_file is not None and text.startswith("rediss:"):
+    if settings.ca_file is not None and text.startswith("rediss"):
         fixed["ssl_ca_certs"] = str(settings.ca_file)
     url = urlsplit(text)
     user, at, hosts = url.netloc.rpartition("@")
-    first = url._replace(netloc=user + at + hosts.split(",")[0]) if settings.cluster else url
+    first = url._replace(netloc=user + at + hosts.split(",")[0])
+    if settings.has_sentinels:
+        scheme = url.scheme.removesuffix("+sentinel")
+        first = first._replace(scheme=scheme, path=f"/{Watched.of(url).database}")
     pool = redis.ConnectionPool.from_url(first.geturl(), **{**fixed, **options})
     if settings.password_file is not None:  # replaces the URL's password
         pool.connection_kwargs.pop("password", None)
@@ -82,7 +114,51 @@ def _pool(settings: Redis, keys: Keys, options: dict[str, Any]) -> redis.Connect
         how["ssl"] = is_encrypted
         pool.connection_kwargs |= {"key": keys.epoch, "url": text, "how": how}
         pool.connection_class = _OfShardEncrypted if is_encrypted else _OfShard
-    return pool
+    return _of_primary(settings, Watched.of(url), pool) if settings.has_sentinels else pool
+
+
+def _of_primary(settings: Redis, watched: Watched, pool: redis.ConnectionPool) -> redis.ConnectionPool:
+    """A pool of connections as those of `pool`, to the primary that the sentinels name whenever one connects."""
+    options = {name: value for name, value in pool.connection_kwargs.items() if name not in {"host", "port"}}
+    is_encrypted = issubclass(pool.connection_class, redis.SSLConnection)
+    of_sentinels = {
+        name: value for name, value in options.items() if name.startswith(("socket_", "ssl_")) or name == "retry"
+    }
+    of_sentinels |= {
+        "ssl": is_encrypted,
+        "protocol": 2,
+        "socket_connect_timeout": _SENTINEL_S,
+        "socket_timeout": _SENTINEL_S,
+    }
+    if settings.sentinel_password_file is not None:
+        file = _PasswordFile(None, settings.sentinel_password_file, "sentinel_password_file")
+        of_sentinels["credential_provider"] = file
+    pool_of: Any = SentinelConnectionPool  # not typed
+    asked = _Sentinels(watched.sentinels, sentinel_kwargs=of_sentinels)
+    watching: redis.ConnectionPool = pool_of(watched.name, asked, ssl=is_encrypted, **options)
+    return watching
+
+
+_Sentinel: Any = Sentinel  # not typed
+
+
+class _Sentinels(_Sentinel):  # type: ignore[misc]
+    """Sentinels whose error says what each of them has answered, in one line."""
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        answers = []
+        for sentinel in self.sentinels:
+            place = sentinel.connection_pool.connection_kwargs
+            try:
+                state = sentinel.sentinel_masters().get(service_name)
+                answer = "calls it down" if state else "does not know it"
+                if state and self.check_master_state(state, service_name):
+                    return str(state["ip"]), int(state["port"])
+            except redis.RedisError as error:
+                answer = str(error).rstrip(".") or type(error).__name__
+            answers.append(f"{_text([(place['host'], place['port'])])}: {answer}")
+        msg = f"no sentinel names the primary of {service_name}: {'; '.join(answers)}"
+        raise MasterNotFoundError(msg)
 
 
 _Connection: Any = redis.Connection  # redis-py types its connections only in part
@@ -131,13 +207,13 @@ class _OfShardEncrypted(_OfShard, redis.SSLConnection):
 class _PasswordFile(CredentialProvider):
     """Reads the file for each new connection, so that a changed password needs no restart."""
 
-    def __init__(self, user: str | None, path: Path) -> None:
-        self._user, self._path = user, path
+    def __init__(self, user: str | None, path: Path, setting: str = "password_file") -> None:
+        self._user, self._path, self._setting = user, path, setting
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         try:
             password = read_secret(self._path)
         except OSError as error:
-            msg = f"redis.password_file: {self._path} cannot be read ({error.strerror})"
+            msg = f"redis.{self._setting}: {self._path} cannot be read ({error.strerror})"
             raise redis.ConnectionError(msg) from error
         return (password,) if self._user is None else (self._user, password)

@@ -33,6 +33,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.sentinel import MasterNotFoundError
 
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkRefusedError
@@ -204,6 +205,8 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
         remedy = _REMEDIES[code]
     elif code in _TEMPORARY:
         remedy = "See Redis's log; raise redis.retry_for if it needs longer"
+    elif isinstance(error, MasterNotFoundError):
+        remedy = "Check the sentinels and the name in redis.url; raise redis.retry_for if a failover takes longer"
     elif isinstance(error, ResponseError):
         remedy = "Redis 6.2 or later with Lua is needed"
     else:

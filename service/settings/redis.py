@@ -9,8 +9,10 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from service.settings.section import HOST, NotNegative, Positive, Section
 
+_HOSTS = rf"([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{HOST}(,{HOST})*"
 _REDIS_URL = re.compile(
-    rf"rediss?://([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{HOST}(,{HOST})*(/[0-9]*)?(\?[^#\s]*)?|unix://([^@/?#\s]*@)?/[^#\s]+"
+    rf"rediss?://{_HOSTS}(/[0-9]*)?(\?[^#\s]*)?|unix://([^@/?#\s]*@)?/[^#\s]+"
+    rf"|rediss?\+sentinel://{_HOSTS}/[A-Za-z0-9._-]+(/[0-9]*)?(\?[^#\s]*)?"
 )
 
 
@@ -18,12 +20,15 @@ class Redis(Section):
     url: SecretStr = Field(examples=["redis://redis.example.com:6379/0"])
     """redis://user@host:6379/0, rediss:// (TLS) or unix://. The password comes from password_file or is part of the
     URL; give such a URL in TIDEMARK_REDIS__URL and not here. With `cluster`, any nodes of a Redis Cluster:
-    redis://user@host1:6379,host2:6379.
+    redis://user@host1:6379,host2:6379. Where Redis Sentinel watches the primary, the sentinels and the primary's name:
+    redis+sentinel://user@host1:26379,host2:26379/mymaster/0, or rediss+sentinel://.
     """
     password_file: Path | None = Field(default=None, examples=["secrets/redis.password"])
     """File with the password, read for each new connection. It replaces the URL's, and must exist on the executors'
     hosts, too. Default: none.
     """
+    sentinel_password_file: Path | None = Field(default=None, examples=["secrets/sentinel.password"])
+    """File with the password of the sentinels, which is not that of Redis. Default: none."""
     ca_file: Path | None = Field(default=None, examples=["redis-ca.pem"])
     """PEM file of the certificates to trust, for rediss://. Default: the system's."""
     cluster: bool = False
@@ -52,11 +57,17 @@ class Redis(Section):
     def _is_redis_url(cls, url: SecretStr) -> SecretStr:
         if not _REDIS_URL.fullmatch(url.get_secret_value()):  # no part of it is shown: any may be the password
             msg = (
-                "must be redis://user@host:6379/0 with a port up to 65535, rediss:// for TLS, or unix:///path. In user and "
+                "must be redis://user@host:6379/0 with a port up to 65535, rediss:// for TLS, unix:///path, or the sentinels "
+                "and the primary's name, redis+sentinel://user@host1:26379,host2:26379/mymaster. In user and "
                 "password, write %2F for /, and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file"
             )
             raise ValueError(msg)
         return url
+
+    @property
+    def has_sentinels(self) -> bool:
+        """Whether the URL names the sentinels that know where the primary is."""
+        return urlsplit(self.url.get_secret_value()).scheme.endswith("+sentinel")
 
     @model_validator(mode="after")
     def _suits_a_cluster(self) -> Self:
@@ -64,8 +75,11 @@ class Redis(Section):
         if self.shards > 1 and set(self.prefix) & set("{}"):
             msg = f"prefix {self.prefix!r} must not have braces: redis.shards = {self.shards} puts hash tags around it"
             raise ValueError(msg)
+        if self.sentinel_password_file is not None and not self.has_sentinels:
+            msg = "sentinel_password_file is for a url of sentinels: redis+sentinel://host1:26379,host2:26379/mymaster"
+            raise ValueError(msg)
         if not self.cluster:
-            if "," in url.netloc.rpartition("@")[2]:
+            if "," in url.netloc.rpartition("@")[2] and not self.has_sentinels:
                 msg = "url names several hosts: set cluster = true if they are nodes of a Redis Cluster"
                 raise ValueError(msg)
             return self
@@ -74,6 +88,9 @@ class Redis(Section):
                 "shards = 1 leaves a cluster one slot: choose more, such as 4 for each primary, or give prefix a hash tag, "
                 f'such as "{{{self.prefix}}}"'
             )
+            raise ValueError(msg)
+        if self.has_sentinels:
+            msg = "cluster = true is not for a url of sentinels: a Redis Cluster elects its primaries by itself"
             raise ValueError(msg)
         if url.scheme == "unix" or url.path not in {"", "/", "/0"} or "db=" in url.query:
             msg = "url must name nodes by host and port, and no database: a Redis Cluster has only 0"

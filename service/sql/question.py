@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -111,15 +112,21 @@ def _attributes(settings: Settings, client: Client, parsed: Statement) -> Sequen
 def _client(settings: Redis) -> Client:
     options: dict[str, Any] = {"socket_timeout": max(10.0, settings.timeout_ms / 1000)}
     url = settings.url.get_secret_value()
-    if settings.ca_file is not None and url.startswith("rediss:"):
+    if settings.ca_file is not None and url.startswith("rediss"):
         options["ssl_ca_certs"] = str(settings.ca_file)
     if settings.password_file is not None:
-        try:
-            options["password"] = read_secret(settings.password_file)
-        except OSError as error:
-            what = f"redis.password_file cannot be read: {error}"
-            raise SettingsError(what, remedy="Name the file with Redis' password, and let this user read it") from error
+        options["password"] = _password(settings.password_file, "password_file")
+    if settings.sentinel_password_file is not None:
+        options["sentinel_kwargs"] = {"password": _password(settings.sentinel_password_file, "sentinel_password_file")}
     return Client.from_url(url, settings.prefix, cluster=settings.cluster, **options)
+
+
+def _password(file: Path, setting: str) -> str:
+    try:
+        return read_secret(file)
+    except OSError as error:
+        what = f"redis.{setting} cannot be read: {error}"
+        raise SettingsError(what, remedy="Name the file with the password, and let this user read it") from error
 
 
 def _of_client(settings: Redis, error: TidemarkClientError) -> SinkError:

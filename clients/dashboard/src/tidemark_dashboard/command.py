@@ -121,6 +121,7 @@ def _options(words: Sequence[str] | None) -> Options:
     add("--prefix", default=usual.prefix, help="the service's redis.prefix (%(default)s)")
     add("--cluster", action="store_true", help="the URL names nodes of a Redis Cluster")
     add("--password-file", type=Path, metavar="FILE", help="the password of Redis")
+    add("--sentinel-password-file", type=Path, metavar="FILE", help="the password of the sentinels")
     add("--ca-file", type=Path, metavar="FILE", help="certificates to trust, for rediss://")
     add(
         "--service",
@@ -149,6 +150,7 @@ def _options(words: Sequence[str] | None) -> Options:
         prefix=given.prefix,
         cluster=given.cluster,
         password_file=given.password_file,
+        sentinel_password_file=given.sentinel_password_file,
         ca_file=given.ca_file,
         service=given.service,
         prometheus=given.prometheus,

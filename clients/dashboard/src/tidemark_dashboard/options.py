@@ -28,6 +28,7 @@ class Options:
     prefix: str = "tidemark"
     cluster: bool = False
     password_file: Path | None = None
+    sentinel_password_file: Path | None = None
     ca_file: Path | None = None
     service: str = "http://127.0.0.1:9400"
     prometheus: str = ""
@@ -61,6 +62,11 @@ class Options:
     def password(self) -> str | None:
         """Return the password of Redis, None for none or for that of the URL. Raises OptionsError."""
         return _secret(self.password_file, "--password-file") if self.password_file else None
+
+    def sentinel_password(self) -> str | None:
+        """Return the password of the sentinels, None for none. Raises OptionsError."""
+        file = self.sentinel_password_file
+        return _secret(file, "--sentinel-password-file") if file else None
 
     def check(self) -> None:
         """Raise OptionsError unless the dashboard may start with these options."""

@@ -55,6 +55,8 @@ class Sources:
         more: dict[str, Any] = {}
         if (password := options.password()) is not None:
             more["password"] = password
+        if (password := options.sentinel_password()) is not None:
+            more["sentinel_kwargs"] = {"password": password}
         if options.ca_file is not None:
             more["ssl_ca_certs"] = str(options.ca_file)
         self.client = AsyncClient.from_url(options.redis, options.prefix, cluster=options.cluster, **more)

@@ -8,8 +8,9 @@ from typing import Any, TypeVar, Union
 
 import redis.asyncio
 import redis.asyncio.cluster
+import redis.asyncio.sentinel
 
-from tidemark_client import nonblocking, queries
+from tidemark_client import nonblocking, queries, sentinel
 from tidemark_client.cluster import connect, is_cluster, single
 from tidemark_client.connection import (
     BLOCK_S,
@@ -28,6 +29,7 @@ from tidemark_client.devices import DevicePages, KeyPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
+from tidemark_client.sentinel import is_sentinel
 from tidemark_client.steps import Query, Step
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
@@ -52,6 +54,8 @@ class AsyncClient:
         connection: Any
         if cluster:
             connection = connect(url, redis.asyncio.cluster.RedisCluster, redis.asyncio.cluster.ClusterNode, options)
+        elif is_sentinel(url):
+            connection = sentinel.connect(url, redis.asyncio.sentinel.Sentinel, options)
         else:
             connection = redis.asyncio.Redis.from_url(single(url), **options)
         client = cls(connection, prefix)

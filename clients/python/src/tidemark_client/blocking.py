@@ -9,6 +9,7 @@ from typing import Any
 import redis.cluster
 
 from tidemark_client.cluster import closed, is_closed_by_others, is_elsewhere, scanned
+from tidemark_client.sentinel import opened
 from tidemark_client.steps import Command, Owners, Pause, Scan, Step
 
 
@@ -43,7 +44,8 @@ class One:
         return self.connection.execute_command(*command)
 
     def close(self) -> None:
-        self.connection.close()
+        for each in opened(self.connection):
+            each.close()
 
 
 class Cluster(One):

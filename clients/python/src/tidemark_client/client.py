@@ -8,8 +8,9 @@ from typing import Any, TypeVar, Union
 
 import redis
 import redis.cluster
+import redis.sentinel
 
-from tidemark_client import blocking, queries
+from tidemark_client import blocking, queries, sentinel
 from tidemark_client.cluster import connect, is_cluster, single, where
 from tidemark_client.connection import (
     BLOCK_S,
@@ -29,6 +30,7 @@ from tidemark_client.devices import DevicePages, KeyPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
+from tidemark_client.sentinel import is_sentinel
 from tidemark_client.steps import Query, Step
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
@@ -59,7 +61,8 @@ class Client:
         """A client of redis://, rediss:// or unix://; `options` are redis-py's, such as password or ssl_ca_certs.
 
         With `cluster`, the URL names nodes of a Redis Cluster, any of them: redis://user:password@host:port,host:port. It
-        connects at once: raises UnavailableError, RefusedError, ArgumentError.
+        connects at once: raises UnavailableError, RefusedError, ArgumentError. Where sentinels watch the primary, the URL is
+        redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0; `sentinel_kwargs` are options for the sentinels.
         """
         options = {**OPTIONS, **options}
         connection: Any
@@ -68,6 +71,8 @@ class Client:
                 connection = connect(url, redis.cluster.RedisCluster, redis.cluster.ClusterNode, options)
             except FAILURES as error:
                 raise failure_at(where(url), error) from error
+        elif is_sentinel(url):
+            connection = sentinel.connect(url, redis.sentinel.Sentinel, options)
         else:
             connection = redis.Redis.from_url(single(url), **options)
         client = cls(connection, prefix)

@@ -42,7 +42,7 @@ def connect(url: str, made_by: Any, node: Callable[[str, int], Any], options: di
             "the URL of a cluster is redis:// or rediss:// with host:port,host:port; a cluster has the database 0 alone"
         )
         raise ArgumentError(msg)
-    first, *others = [_host(each) for each in hosts.split(",")]
+    first, *others = split_hosts(hosts)
     nodes = [node(name.strip("[]"), port) for name, port in others]
     first_url = urlunsplit((parts.scheme, f"{login}{at}{first[0]}:{first[1]}", parts.path, parts.query, ""))
     return made_by.from_url(first_url, startup_nodes=nodes, **options)
@@ -52,7 +52,7 @@ def single(url: str) -> str:
     """A URL that names one Redis. Raises ArgumentError, without the URL: it may have a password."""
     parts = _split(url)
     if parts.scheme not in {"redis", "rediss", "unix"}:
-        msg = "the URL has no scheme of Redis: it begins with redis://, rediss:// for TLS, or unix://"
+        msg = "the URL has no scheme of Redis: redis://, rediss:// for TLS, unix://, or redis+sentinel:// for sentinels"
         raise ArgumentError(msg)
     if "," in parts.netloc.rpartition("@")[2]:
         msg = "the URL names several nodes: give cluster=True if they are those of a Redis Cluster"
@@ -115,13 +115,18 @@ def scanned(reply: Any) -> list[Any]:
     return [next(iter(cursor.values())) if isinstance(cursor, dict) else cursor, keys]
 
 
-def _host(text: str) -> tuple[str, int]:
+def split_hosts(text: str, port: int = _PORT) -> list[tuple[str, int]]:
+    """Hosts and ports of host:port,host:port; an IPv6 address is in brackets. Raises ArgumentError."""
+    return [_host(each, port) for each in text.split(",")]
+
+
+def _host(text: str, default: int) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         name, port = parts.hostname, parts.port
     except ValueError:
         name, port = None, None
     if not name:
-        msg = f"{text!r} is no node of a cluster: give host:port"
+        msg = f"{text!r} in the URL is no host: give host:port"
         raise ArgumentError(msg)
-    return f"[{name}]" if ":" in name else name, port or _PORT
+    return f"[{name}]" if ":" in name else name, port or default

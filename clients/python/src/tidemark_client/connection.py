@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from tidemark_client.layout import Layout
 from tidemark_client.names import Names
 
 C = TypeVar("C")
+_SENTINEL = re.compile(r"<redis\.[^<]*<[^<]*<.*?host=([^,]*),port=(\d+).*?\)>\)>\)>")
+"""How redis-py's errors name a sentinel: with all options of its connections (8.1.0)."""
 FAILURES = (redis.RedisError, redis.exceptions.RedisClusterException, UnicodeError)
 """What redis-py raises."""
 
@@ -96,8 +99,9 @@ def failure_at(where: str, error: Exception) -> TidemarkClientError:
     # A server that is busy with a script answers with an error that has no class of its own.
     is_away = isinstance(error, _AWAY) or "BUSY " in str(error)
     if is_away and not isinstance(error, redis.AuthenticationError) and _NO_CLUSTER not in str(error):
+        text = _SENTINEL.sub(r"\1:\2", str(error))
         return UnavailableError(
-            f"Redis ({where}) does not answer: {error}. Check the address and the server, then ask again"
+            f"Redis ({where}) does not answer: {text}. Check the address and the server, then ask again"
         )
     remedy = "Reading takes a user with +@read +@connection, in a cluster +cluster too, and the keys of the prefix"
     if str(error).startswith(("MOVED ", "ASK ")) or isinstance(
@@ -114,7 +118,10 @@ def _where(connection: Any) -> str:
         nodes = sorted(connection.nodes_manager.startup_nodes)
         return f"cluster {', '.join(nodes[:3])}{', ...' if len(nodes) > 3 else ''}"
     options = connection.get_connection_kwargs()
-    return ", ".join(f"{name} {options[name]}" for name in ("host", "port", "path", "db") if name in options)
+    if hasattr(connection.connection_pool, "service_name"):
+        options = {"primary": connection.connection_pool.service_name, **options}
+    names = ("primary", "host", "port", "path", "db")
+    return ", ".join(f"{name} {options[name]}" for name in names if name in options)
 
 
 def answered(connection: Any, replies: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ import redis
 import redis.asyncio.cluster
 
 from tidemark_client.cluster import closed, is_closed_by_others, is_elsewhere, key_of, scanned
+from tidemark_client.sentinel import opened
 from tidemark_client.steps import Command, Owners, Pause, Scan, Step
 
 T = TypeVar("T")
@@ -47,7 +48,8 @@ class One:
         return await self.connection.execute_command(*command)
 
     async def close(self) -> None:
-        await self.connection.aclose()
+        for each in opened(self.connection):
+            await each.aclose()
 
 
 class Cluster(One):
