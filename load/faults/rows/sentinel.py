@@ -59,7 +59,7 @@ def _fails_over_with_loss(run: Run) -> Figures:
     """The promoted replica lacks some batches: how long until that is noticed, and until all that was final is there again."""
     watched = run.testbed.sentinels
     victim, replica = watched.primary, watched.replica
-    replica.pause()
+    watched.freeze_replica()
     run.steady(LACKING)
     loss = Loss(run, f"a failover that lost {LACKING} batches")
     with judged(run, "failover with loss") as figures:
