@@ -138,6 +138,15 @@ class Sentinels(Started):
             state: Any = client.sentinel_master(NAME)
         return bool(state["num-slaves"] == 1 and state["num-other-sentinels"] == _SENTINELS - 1)
 
+    def freeze_replica(self) -> Redis:
+        """Pause the replica, which has all writes until now and gets no others before it is resumed. Returns it."""
+        with self.primary.client() as client:
+            client.wait(1, round(1000 * _WAIT_S))
+            self.replica.pause()
+            # What is sent to a paused process waits in its socket.
+            client.client_kill_filter(_type="replica")
+        return self.replica
+
     def wait_failed_over(self) -> None:
         """Wait until the replica is the primary. Then `primary` is that node."""
         promoted = self.replica

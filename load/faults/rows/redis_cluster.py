@@ -6,29 +6,21 @@ loopback: here only `_fails_over_with_loss` loses writes, and the rules take eve
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from load.faults.by_hand import start_again
-from load.faults.recovery import BACK_S
+from load.faults.failover import LACKING, PAUSED_S, Loss, judged, since
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.instance import send, tree
 from load.servers.redis_cluster import ClusterNode
-from load.servers.server_process import PATIENCE
 from schemas import contract
 from service.errors import SetupError
 
 SHARDS = 6
-LACKING = 3
-"""Batches that the promoted replica lacks."""
-PAUSED_S = 10.0
-"""For so long a paused primary stays paused after its replica was elected."""
-REPUBLISHED_S = 60.0 * PATIENCE
-"""By then every final value must be there again."""
 PAGES = 10
 """Of the keys of a slot that moves, about."""
 MOVES_S, MOVES_SLOWLY_S = 8.0, 45.0
@@ -40,7 +32,7 @@ ROUNDS = 3
 """A frozen writer may have been between two batches; then it is frozen again, until Redis has refused a write of it."""
 
 _FENCED = 7
-_LOST, _RETRIES = "tidemark_redis_data_lost_total", "tidemark_redis_retries_total"
+_RETRIES = "tidemark_redis_retries_total"
 
 
 @row(
@@ -80,7 +72,7 @@ def redis_cluster(run: Run) -> Figures:
 
 def _primary_killed(run: Run) -> Figures:
     victim, shards = _victim(run)
-    with _judged(run, "primary killed", shards=shards) as figures:
+    with judged(run, "primary killed", shards=shards) as figures:
         victim.kill()
         figures["elected_s"] = _wait_elected(run, victim, shards[0])
         _come_back(run, victim)
@@ -90,7 +82,7 @@ def _primary_killed(run: Run) -> Figures:
 def _primary_paused(run: Run) -> Figures:
     """It wakes up as the primary that it was, with calls to run that the service has given up."""
     victim, shards = _victim(run)
-    with _judged(run, "primary paused", shards=shards) as figures:
+    with judged(run, "primary paused", shards=shards) as figures:
         victim.pause()
         figures["elected_s"] = _wait_elected(run, victim, shards[0])
         run.run_on(PAUSED_S)
@@ -105,34 +97,14 @@ def _fails_over_with_loss(run: Run) -> Figures:
     victim, shards = _victim(run)
     replica = cluster.freeze_replica(victim)
     run.steady(LACKING)
-    finals, before = run.finals(), run.metrics().get(_LOST, 0.0)
-    noticed_s = None
-    with _judged(run, "failover with loss", shards=shards) as figures:
+    loss = Loss(run, f"a failover that lost {LACKING} batches of the shards {shards}")
+    with judged(run, "failover with loss", shards=shards) as figures:
         for shard in shards:
             run.note("redis_lost", shard=shard)
-        began = time.monotonic()
         cluster.promote(replica)
-        missing, lacked = len(finals), 0
-        while (missing or noticed_s is None) and time.monotonic() - began < REPUBLISHED_S:
-            run.run_on(0.2)
-            if noticed_s is None and run.metrics().get(_LOST, 0.0) > before:
-                noticed_s = round(time.monotonic() - began, 1)
-            there = run.finals()
-            missing = sum(there.get(key) != count for key, count in finals.items())
-            lacked = max(lacked, missing)
-        figures["republished_s"] = round(time.monotonic() - began, 1)
+        figures.update(loss.wait())
         _come_back(run, victim)
-    if noticed_s is None:
-        run.violation("P1", f"a failover that lost {LACKING} batches of the shards {shards} was not noticed")
-    if missing:
-        run.violation("P1", f"{missing} of {len(finals)} final values are missing after {figures['republished_s']} s")
-    return {
-        **figures,
-        "noticed_s": noticed_s,
-        "finals": len(finals),
-        "finals_lacked": lacked,
-        "finals_missing": missing,
-    }
+    return figures
 
 
 # Slots move.
@@ -153,7 +125,7 @@ def _moved(run: Run, shard: int, seconds: float, to: ClusterNode | None = None) 
         keys = int(client.execute_command("CLUSTER COUNTKEYSINSLOT", key_slot(key.encode())))
     before = run.metrics()
     began = run.observer.progress
-    with _judged(run, "slot moved", shard=shard, seconds=seconds) as figures:
+    with judged(run, "slot moved", shard=shard, seconds=seconds) as figures:
         try:
             page = max(1, keys // PAGES)
             cluster.move_slot(key, target, page=page, between=lambda _: run.run_on(seconds / PAGES))
@@ -172,7 +144,7 @@ def _moved(run: Run, shard: int, seconds: float, to: ClusterNode | None = None) 
 
 def _driver_killed(run: Run) -> Figures:
     victim, shards = _victim(run)
-    with _judged(run, "driver killed while a primary is down", shards=shards, restarts=True) as figures:
+    with judged(run, "driver killed while a primary is down", shards=shards, restarts=True) as figures:
         victim.kill()
         time.sleep(run.nemesis.between(0.2, 1.5))
         run.kill_driver(run.nemesis.pick((0, 1)))
@@ -198,7 +170,7 @@ def _second_instance(run: Run) -> dict[str, Figures]:
         run.wait(
             lambda: "holds the lease" in run.testbed.get("/readyz")[1], STARTS_S, "the first to wait for the lease"
         )
-        with _judged(run, "second instance stopped", restarts=True) as stopped:
+        with judged(run, "second instance stopped", restarts=True) as stopped:
             status = other.stop()
         if status:
             run.violation("stop", f"the second instance ended with status {status}: {other.last_words()}")
@@ -213,19 +185,19 @@ def _zombie(run: Run) -> Figures:
     cluster, epoch = run.testbed.redis_cluster, run.observer.epoch
     victim = cluster.primary_of(_key(run, 0))  # it has the lease
     processes = tree([run.testbed.service_pid])
-    with _judged(run, "writer frozen", restarts=True) as figures:
+    with judged(run, "writer frozen", restarts=True) as figures:
         _in_a_batch(run)
         send(signal.SIGSTOP, processes)
         began = time.monotonic()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
-        figures["taken_over_s"] = _since(began)
+        figures["taken_over_s"] = since(began)
         victim.kill()
         figures["elected_s"] = _wait_elected(run, victim, 0)
         _come_back(run, victim)
         send(signal.SIGCONT, processes)
         woken = time.monotonic()
         run.until(lambda: run.testbed.exit_status is not None, ENDS_S, "the frozen writer to end")
-        figures["zombie_ends_s"] = _since(woken)
+        figures["zombie_ends_s"] = since(woken)
         words = run.testbed.last_words()
         if run.testbed.exit_status != _FENCED or "tidemark: FENCED" not in words:
             run.violation("P5", f"the frozen writer ended with status {run.testbed.exit_status}: {words}")
@@ -241,7 +213,7 @@ def _in_a_batch(run: Run) -> None:
 def _broker_killed(run: Run) -> Figures:
     victim, shards = _victim(run)
     broker = run.testbed.broker
-    with _judged(run, "broker killed while a primary fails over", BROKER_BACK_S, shards=shards) as figures:
+    with judged(run, "broker killed while a primary fails over", BROKER_BACK_S, shards=shards) as figures:
         victim.kill()
         broker.kill()
         figures["elected_s"] = _wait_elected(run, victim, shards[0])
@@ -251,20 +223,6 @@ def _broker_killed(run: Run) -> Figures:
 
 
 # What they share.
-
-
-@contextmanager
-def _judged(run: Run, name: str, within_s: float = 2 * BACK_S, **facts: object) -> Iterator[Figures]:
-    """A fault, and what is measured of each; the block may add figures. Returns when the lag is back."""
-    before, began = run.metrics().get(_LOST, 0.0), time.monotonic()
-    figures: Figures = {}
-    with run.fault(name, **facts):
-        yield figures
-    ended = time.monotonic()
-    run.recover(within_s)
-    after = run.metrics().get(_LOST, 0.0)
-    figures["fault_s"], figures["lag_back_s"] = round(ended - began, 1), _since(ended)
-    figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
 
 
 def _victim(run: Run) -> tuple[ClusterNode, list[int]]:
@@ -303,7 +261,7 @@ def _wait_elected(run: Run, victim: ClusterNode, shard: int) -> float:
         return False
 
     run.until(is_elected, STARTS_S, f"a replica of {victim.address} to be elected")
-    seconds = _since(began)
+    seconds = since(began)
     if committed > before + 1:
         run.violation("P1", f"batch {committed} was committed, though shard {shard} had no primary since {before}")
     return seconds
@@ -317,7 +275,3 @@ def _come_back(run: Run, victim: ClusterNode) -> None:
 
 def _total(samples: Mapping[str, float], name: str) -> float:
     return sum(value for key, value in samples.items() if key.startswith(name))
-
-
-def _since(began: float) -> float:
-    return round(time.monotonic() - began, 1)

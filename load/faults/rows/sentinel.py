@@ -5,24 +5,12 @@ The rules take every other value that goes back for a violation.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from load.faults.by_hand import start_again
-from load.faults.recovery import BACK_S
+from load.faults.failover import LACKING, PAUSED_S, Loss, judged, since
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.servers.redis import Redis
-from load.servers.server_process import PATIENCE
-
-LACKING = 3
-"""Batches that the promoted replica lacks."""
-PAUSED_S = 10.0
-"""For so long a paused primary stays paused after the replica was promoted."""
-REPUBLISHED_S = 60.0 * PATIENCE
-"""By then every final value must be there again."""
-
-_LOST = "tidemark_redis_data_lost_total"
 
 
 @row("sentinel", "the primary that sentinels watch goes away", rate=1_000, devices=1_000, testbed={"sentinels": True})
@@ -47,7 +35,7 @@ def sentinel(run: Run) -> Figures:
 
 
 def _primary_killed(run: Run) -> Figures:
-    with _judged(run, "primary killed") as figures:
+    with judged(run, "primary killed") as figures:
         victim = run.testbed.sentinels.primary
         victim.kill()
         _fail_over(run, figures)
@@ -57,7 +45,7 @@ def _primary_killed(run: Run) -> Figures:
 
 def _primary_paused(run: Run) -> Figures:
     """It wakes up as the primary that it was, with calls to run that the service has given up, until a sentinel demotes it."""
-    with _judged(run, "primary paused") as figures:
+    with judged(run, "primary paused") as figures:
         victim = run.testbed.sentinels.primary
         victim.pause()
         _fail_over(run, figures)
@@ -71,37 +59,22 @@ def _fails_over_with_loss(run: Run) -> Figures:
     """The promoted replica lacks some batches: how long until that is noticed, and until all that was final is there again."""
     watched = run.testbed.sentinels
     victim, replica = watched.primary, watched.replica
-    replica.pause()
+    watched.freeze_replica()
     run.steady(LACKING)
-    finals, before = run.finals(), run.metrics().get(_LOST, 0.0)
-    noticed_s = None
-    with _judged(run, "failover with loss") as figures:
+    loss = Loss(run, f"a failover that lost {LACKING} batches")
+    with judged(run, "failover with loss") as figures:
         run.note("redis_lost")
-        began = time.monotonic()
         victim.kill()
         replica.resume()
         _fail_over(run, figures)
-        missing, lacked = len(finals), 0
-        while (missing or noticed_s is None) and time.monotonic() - began < REPUBLISHED_S:
-            run.run_on(0.2)
-            if noticed_s is None and run.metrics().get(_LOST, 0.0) > before:
-                noticed_s = round(time.monotonic() - began, 1)
-            there = run.finals()
-            missing = sum(there.get(key) != count for key, count in finals.items())
-            lacked = max(lacked, missing)
-        figures["republished_s"] = round(time.monotonic() - began, 1)
+        figures.update(loss.wait())
         _come_back(run, victim)
-    if noticed_s is None:
-        run.violation("P1", f"a failover that lost {LACKING} batches was not noticed")
-    if missing:
-        run.violation("P1", f"{missing} of {len(finals)} final values are missing after {figures['republished_s']} s")
-    lack = {"finals": len(finals), "finals_lacked": lacked, "finals_missing": missing}
-    return {**figures, "noticed_s": noticed_s, **lack}
+    return figures
 
 
 def _sentinel_killed(run: Run) -> Figures:
     """One of three sentinels is away while the primary fails."""
-    with _judged(run, "primary and a sentinel killed") as figures:
+    with judged(run, "primary and a sentinel killed") as figures:
         watched = run.testbed.sentinels
         victim, other = watched.primary, watched.sentinels[0]
         other.kill()
@@ -113,7 +86,7 @@ def _sentinel_killed(run: Run) -> Figures:
 
 
 def _driver_killed(run: Run) -> Figures:
-    with _judged(run, "driver killed while the primary is down", restarts=True) as figures:
+    with judged(run, "driver killed while the primary is down", restarts=True) as figures:
         victim = run.testbed.sentinels.primary
         victim.kill()
         time.sleep(run.nemesis.between(0.2, 1.5))
@@ -122,20 +95,6 @@ def _driver_killed(run: Run) -> Figures:
         figures["starts_again"] = start_again(run)
         _come_back(run, victim)
     return figures
-
-
-@contextmanager
-def _judged(run: Run, name: str, **facts: object) -> Iterator[Figures]:
-    """A fault, and what is measured of each; the block may add figures. Returns when the lag is back."""
-    before, began = run.metrics().get(_LOST, 0.0), time.monotonic()
-    figures: Figures = {}
-    with run.fault(name, **facts):
-        yield figures
-    ended = time.monotonic()
-    run.recover(2 * BACK_S)
-    after = run.metrics().get(_LOST, 0.0)
-    figures["fault_s"], figures["lag_back_s"] = round(ended - began, 1), round(time.monotonic() - ended, 1)
-    figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
 
 
 def _fail_over(run: Run, figures: Figures) -> None:
@@ -153,7 +112,7 @@ def _fail_over(run: Run, figures: Figures) -> None:
 
     run.until(is_promoted, STARTS_S, "the replica to be promoted")
     watched.primary = promoted
-    figures["promoted_s"] = round(time.monotonic() - began, 1)
+    figures["promoted_s"] = since(began)
     if committed > before + 1:
         run.violation("P1", f"batch {committed} was committed, though there was no primary since {before}")
 

@@ -1,0 +1,66 @@
+"""What rows about a failover of Redis share: a fault that is judged, and how long what it has lost stays away."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from load.faults.recovery import BACK_S
+from load.faults.run import Figures, Run
+from load.servers.server_process import PATIENCE
+
+LACKING = 3
+"""Batches that the promoted replica lacks."""
+PAUSED_S = 10.0
+"""For so long a paused primary stays paused after its replica was promoted."""
+REPUBLISHED_S = 60.0 * PATIENCE
+"""By then every final value must be there again."""
+
+_LOST = "tidemark_redis_data_lost_total"
+
+
+@contextmanager
+def judged(run: Run, name: str, within_s: float = 2 * BACK_S, **facts: object) -> Iterator[Figures]:
+    """A fault, and what is measured of each; the block may add figures. Returns when the lag is back."""
+    before, began = run.metrics().get(_LOST, 0.0), time.monotonic()
+    figures: Figures = {}
+    with run.fault(name, **facts):
+        yield figures
+    ended = time.monotonic()
+    run.recover(within_s)
+    after = run.metrics().get(_LOST, 0.0)
+    figures["fault_s"], figures["lag_back_s"] = round(ended - began, 1), since(ended)
+    figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
+
+
+class Loss:
+    """Final values that a failover has lost: make it before the replica is promoted, and wait after that."""
+
+    def __init__(self, run: Run, what: str) -> None:
+        self._run, self._what = run, what
+        self._finals, self._before = run.finals(), run.metrics().get(_LOST, 0.0)
+
+    def wait(self) -> Figures:
+        """Wait until the loss is noticed and all final values are there again, or note a violation."""
+        run, began = self._run, time.monotonic()
+        noticed_s = None
+        missing, lacked = len(self._finals), 0
+        while (missing or noticed_s is None) and time.monotonic() - began < REPUBLISHED_S:
+            run.run_on(0.2)
+            if noticed_s is None and run.metrics().get(_LOST, 0.0) > self._before:
+                noticed_s = since(began)
+            there = run.finals()
+            missing = sum(there.get(key) != count for key, count in self._finals.items())
+            lacked = max(lacked, missing)
+        republished_s = since(began)
+        if noticed_s is None:
+            run.violation("P1", f"{self._what} was not noticed")
+        if missing:
+            what = f"{missing} of {len(self._finals)} final values are missing after {republished_s} s"
+            run.violation("P1", what)
+        finals = {"finals": len(self._finals), "finals_lacked": lacked, "finals_missing": missing}
+        return {"republished_s": republished_s, "noticed_s": noticed_s, **finals}
+
+
+def since(began: float) -> float:
+    """Seconds since a time of the monotonic clock, to a tenth."""
+    return round(time.monotonic() - began, 1)
