@@ -103,6 +103,16 @@ def read(folder: Folder) -> Manifest | None:
     return stored
 
 
+def shown(folder: Folder) -> Manifest:
+    """Return the manifest of a checkpoint. Raises CheckpointError without one."""
+    current = read(folder)
+    if current is None:
+        what = f"{folder} has no {NAME}"
+        remedy = "It is new, or not a checkpoint of this service's; `tidemark checkpoint init --config FILE` writes one"
+        raise CheckpointError(what, remedy=remedy)
+    return current
+
+
 def set_format(files: Files | Local, number: int) -> None:
     """Write the format and this version's name into a manifest with another format; without a manifest do nothing.
 

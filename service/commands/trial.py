@@ -111,7 +111,7 @@ def trial(settings: Settings, count: int) -> Trial:
     """
     settings = settings.with_buckets(1)
     source = sample.require_newest(settings.kafka, count, "try")
-    spark = session.build(settings, master="local[*]")
+    spark = session.build(settings, master="local[*]", is_brief=True)
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
             attributes = _attributes(spark, settings, Path(folder))

@@ -143,7 +143,7 @@ def test_a_reshape_that_is_interrupted_leaves_a_checkpoint_that_goes_on(world: R
         failpoint._plan = None
         if point != "reshape_staged":
             with pytest.raises(CheckpointError, match=r"interrupted.*each of them finishes it"):
-                resume.show(world.spark, world.settings)
+                manifest.shown(Local(Path(world.settings.service.checkpoint)))
         world.begins()
         assert (point, world.shape()[0]) == (point, buckets)
         assert world.digest() == whole
