@@ -39,7 +39,7 @@ QUERY_SHAPE = 2
 tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
 """
 
-RESHAPE = "`tidemark checkpoint reshape --config FILE`"
+RESHAPE = "`tidemark checkpoint reshape`"
 REBUILD = "start with a new checkpoint and read the topic again: docs/operator/procedures.md#rebuild-from-kafka"
 
 
@@ -108,7 +108,7 @@ def shown(folder: Folder) -> Manifest:
     current = read(folder)
     if current is None:
         what = f"{folder} has no {NAME}"
-        remedy = "It is new, or not a checkpoint of this service's; `tidemark checkpoint init --config FILE` writes one"
+        remedy = "It is new, or not a checkpoint of this service's; `tidemark checkpoint init` writes one"
         raise CheckpointError(what, remedy=remedy)
     return current
 

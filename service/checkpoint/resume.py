@@ -111,7 +111,7 @@ def with_buckets(spark: SparkSession, settings: Settings) -> Settings:
         return settings.with_buckets(manifest.buckets(settings, manifest.read(files), _partitions(spark)))
 
 
-_INIT = "`tidemark checkpoint init --config FILE`"
+_INIT = "`tidemark checkpoint init`"
 
 
 def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manifest:

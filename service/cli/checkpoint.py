@@ -10,7 +10,7 @@ from service.printing import say
 if TYPE_CHECKING:
     from service.checkpoint.manifest import Manifest
 
-checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it.")
+checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it.", "Repair")
 
 
 @command(checkpoint, "verify", example="tidemark checkpoint verify --config tidemark.toml")
@@ -133,11 +133,14 @@ def _print(manifest: "Manifest") -> None:
         say(line)
 
 
-@command(app, "skip", example="tidemark skip --dry-run readings:2:1207-1210")
+@command(app, "skip", panel="Repair", example="tidemark skip --dry-run 'readings[2]@1207-1210'")
 def skip(
     config: Config,
     offsets: Annotated[
-        list[str], typer.Argument(metavar="TOPIC:PARTITION:OFFSET[-OFFSET]", help="Both ends are included.")
+        list[str],
+        typer.Argument(
+            metavar="PLACE...", help="TOPIC[PARTITION]@OFFSET or TOPIC[PARTITION]@FIRST-LAST, both ends included."
+        ),
     ],
     dry_run: DryRun = False,
 ) -> None:

@@ -222,5 +222,5 @@ class Runner:
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, lag, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:
-        _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)
+        _log.warning("The query has skipped %d offsets that an operator gave up", offsets)
         self.metrics.rejects.labels(UNREADABLE).inc(offsets)

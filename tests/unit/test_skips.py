@@ -24,6 +24,8 @@ def span(begin: int, end: int, partition: int = 0) -> Span:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("readings[2]@1207", span(1207, 1208, 2)),
+        ("readings[2]@1207-1210", span(1207, 1211, 2)),
         ("readings:2:1207", span(1207, 1208, 2)),
         ("readings:0:5-5", span(5, 6)),
         ("a.b_c-d:10:0-99", Span("a.b_c-d", 10, 0, 100)),
@@ -35,7 +37,7 @@ def test_both_ends_of_a_range_are_included(text: str, expected: Span) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["readings", "readings:0", "readings:0:7-5", "readings:0:-1", "readings[0]@7", "r:0:5 "]
+    "text", ["readings", "readings:0", "readings:0:7-5", "readings:0:-1", "readings[0]@7-", "readings[0]:7", "r:0:5 "]
 )
 def test_what_names_no_offsets_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="names no offsets"):
@@ -126,7 +128,7 @@ def test_a_batch_over_a_skip_is_not_read_and_near_it_only_with_care() -> None:
         (quick, 0, 50_001 - READ_AHEAD),
         (quick, 0, 60_000),
     ):
-        with pytest.raises(ReadAnewError, match="batch 3 reaches over readings:0:50000-50001"):
+        with pytest.raises(ReadAnewError, match=r"batch 3 reaches over readings\[0\]@50000-50001"):
             reads(care, 3, begin, end)
 
 
@@ -161,7 +163,7 @@ def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
     for message in (
         "offsets below 10 are read",
         "the partition ends at 20",
-        "others:0:1: there is no such",
+        "others[0]@1: there is no such",
         "more than 10000",
     ):
         assert message in str(refused.value)
