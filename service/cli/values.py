@@ -151,7 +151,7 @@ def sql(
 
     Tables: windows (view, measure, key, start, end, count, mean, ..., final), sessions (device, start, last, state, ...),
     devices (device, status, last_seen, "ref.site", ...), history (as windows, from a Parquet outlet), state (kind, key, start,
-    ...). Times are in UTC. "end" and names with a dot need double quotes. DESCRIBE windows lists the columns.
+    ...). Times are in UTC. Names with a dot need double quotes. SHOW TABLES and DESCRIBE list tables and columns.
 
     Only the keys that view, measure, key, device, start and "end" in a WHERE allow are read: name them where you can.
 
