@@ -102,11 +102,12 @@ def try_(
 ) -> None:
     """Show what would become of the newest records: admitted, rejects with reasons, windows, sessions. Nothing is written."""
     from service import settings
-    from service.commands import trial
+    from service.commands import progress, trial
     from service.printing import document, say
 
     loaded = settings.load(config)
-    tried = trial.trial(loaded, records)
+    with progress.waiting("Spark starts, and decodes the newest records"):
+        tried = trial.trial(loaded, records)
     say(document(tried.document())) if json else trial.show(loaded, tried)
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from service.printing import complete, printable, say
+from service.printing import complete, counted, printable, say
 
 if TYPE_CHECKING:
     from service.commands.finding import Line
@@ -24,6 +24,13 @@ def say_all(lines: "Iterable[object]") -> None:
 def is_coloured() -> bool:
     """Whether standard output is a terminal, and NO_COLOR (https://no-color.org) does not forbid colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def verdict(lines: "Sequence[Line]") -> str:
+    """Return whether a service is ready by these findings: "ready, 2 warnings"."""
+    failures, warnings = (sum(line.status == status for line in lines) for status in ("fail", "warn"))
+    counts = [counted(number, noun) for number, noun in ((failures, "failure"), (warnings, "warning")) if number]
+    return ", ".join(["not ready" if failures else "ready", *counts])
 
 
 def report(lines: "Sequence[Line]") -> int:

@@ -9,7 +9,7 @@ import typer
 
 from service.cli.command import AnyConfig, Config, Json, app, command, required
 from service.cli.log import is_debug, log
-from service.cli.output import report, say_all
+from service.cli.output import report, say_all, verdict
 from service.printing import settings_file
 
 
@@ -54,8 +54,13 @@ def run(
 def check(config: Config) -> int:
     """Try every address, topic, table, schema and view that the settings name."""
     from service.commands import check as checks
+    from service.commands import progress
 
-    return report(checks.check_file(config))
+    with progress.waiting("Kafka, Redis, the reference and the outlets are tried; Spark starts for the query's plan"):
+        found = checks.check_file(config)
+    status = report(found)
+    say_all([verdict(found)])
+    return status
 
 
 @command(app, "status", panel="Every day", example="tidemark status -n 5")

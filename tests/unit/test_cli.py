@@ -115,7 +115,9 @@ def test_check_of_wrong_settings_is_one_failing_line(tmp_path: Path, capsys: pyt
     path = tmp_path / "tidemark.toml"
     path.write_text("[service\n")
     assert main(["check", "--config", str(path)]) == 2
-    assert capsys.readouterr().out.startswith("FAIL settings: ")
+    shown = capsys.readouterr().out
+    assert shown.startswith("FAIL settings: ")
+    assert shown.splitlines()[-1] == "not ready, 1 failure"
 
 
 def test_archives_are_dropped_from_the_import_path() -> None:

@@ -15,7 +15,7 @@ from service import printing
 from service.cli import entry, log, main
 from service.cli.command import PANELS, app
 from service.cli.first import _options
-from service.cli.output import report
+from service.cli.output import report, verdict
 from service.commands import progress
 from service.commands.finding import Line, ok
 from service.errors import SettingsError
@@ -224,6 +224,17 @@ def test_findings_have_colours_on_a_terminal_unless_no_color_is_set(
     assert ("\x1b[32mok  \x1b[0m kafka: answers" in said) == coloured
     assert ("\x1b[" in said) == coloured
     assert r"\x1b[2J is away" in said
+
+
+def test_a_check_ends_with_a_verdict() -> None:
+    warn, failed = Line("a", "warn", "x"), Line("b", "fail", "y", exit_status=6)
+    for lines, expected in (
+        ([ok("kafka", "answers")], "ready"),
+        ([warn], "ready, 1 warning"),
+        ([warn, warn], "ready, 2 warnings"),
+        ([warn, failed, failed], "not ready, 2 failures, 1 warning"),
+    ):
+        assert verdict(lines) == expected
 
 
 @pytest.mark.parametrize(("after_s", "shown"), [(0, True), (60, False)])
