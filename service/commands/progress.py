@@ -1,5 +1,6 @@
 """A progress bar, or a line that says what a command waits for, on standard error if that is a terminal."""
 
+import os
 import sys
 import threading
 import time
@@ -54,7 +55,7 @@ def bar(unit: str) -> Iterator[Bar]:
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Show `what` and the seconds since on a line of its own while the block runs. The line is removed at the end."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":  # which writes control characters as they are
         yield
         return
     done = threading.Event()

@@ -73,14 +73,18 @@ def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFix
     assert capfd.readouterr().err == "ERROR of Spark\nthe last words"
 
 
-@pytest.mark.parametrize(("what", "shown"), [("sleep(0.7)", True), ("sleep(0)", False)])
-def test_a_terminal_shows_what_a_command_waits_for(what: str, shown: bool) -> None:
+@pytest.mark.parametrize(
+    ("what", "term", "shown"),
+    [("sleep(0.7)", "xterm", True), ("sleep(0)", "xterm", False), ("sleep(0.7)", "dumb", False)],
+)
+def test_a_terminal_shows_what_a_command_waits_for(what: str, term: str, shown: bool) -> None:
     program = (
         "from time import sleep\nfrom service.commands.progress import waiting\n"
         f"with waiting('Spark starts'): {what}\nprint('ready')"
     )
     terminal, inner = os.openpty()
-    subprocess.run([sys.executable, "-c", program], stderr=inner, stdout=inner, check=True)
+    environment = {**os.environ, "TERM": term}
+    subprocess.run([sys.executable, "-c", program], stderr=inner, stdout=inner, env=environment, check=True)
     said = b""
     while b"ready" not in said:
         said += os.read(terminal, 65_536)

@@ -14,6 +14,7 @@ from service.commands.skip import MOST, refuse
 from service.errors import CheckpointError, SettingsError
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
+from service.rejects.reject_log import Coordinates
 from service.spark.files import Local
 
 
@@ -167,3 +168,16 @@ def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
         "more than 10000",
     ):
         assert message in str(refused.value)
+
+
+def test_a_place_of_the_service_s_error_is_taken_by_the_commands_about_rejects() -> None:
+    assert Coordinates.parse_all(str(span(1207, 1211, 2))) == [
+        Coordinates("readings", 2, offset) for offset in range(1207, 1211)
+    ]
+    assert Coordinates.parse_all("a-1[0]@7") == [Coordinates("a-1", 0, 7)]
+    assert Coordinates.parse_all("readings[2]@1207#3") == [Coordinates("readings", 2, 1207, 3)]
+    for text in ("readings[2]@7-6", "readings[2]@0-10000"):
+        with pytest.raises(SettingsError, match=r"names [\d,]+ offsets"):
+            Coordinates.parse_all(text)
+    with pytest.raises(SettingsError, match="does not name a record"):
+        Coordinates.parse_all("readings-5")
