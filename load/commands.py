@@ -84,9 +84,6 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         rows = [timed(each, testbed.config) for each in BESIDE]
         testbed.stop_service()
         rows += [{**timed(each, testbed.config), "beside": "a stopped service"} for each in AFTER]
-    for row in rows:
-        shown = f"{row['cold_s']:6.2f} s cold {row['warm_s']:6.2f} s warm, goal {row['goal_s']:.1f} s"
-        print(f"{shown}, {row['ratio']:6.1f} x python: tidemark {row['command']}")
     return {
         "machine": machine(),
         "commands": rows,
@@ -96,7 +93,7 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(command: Command, config: Path) -> dict[str, Any]:
-    """Return the times of a command, and its last status."""
+    """Run a command, print its times and return them with its last status."""
     words = [sys.executable, "-m", "service.cli", *command.words]
     words += ["--config", str(config)] if command.has_settings else []
     cold_s, status = _run(words)
@@ -106,6 +103,8 @@ def timed(command: Command, config: Path) -> dict[str, Any]:
         seconds, status = _run(words)
         warm.append(seconds)
     warm_s, empty_s = statistics.median(warm), statistics.median(empty)
+    shown = f"{cold_s:6.2f} s cold {warm_s:6.2f} s warm, goal {command.goal_s:.1f} s, {warm_s / empty_s:6.1f} x python"
+    print(f"{shown}: tidemark {command.name}", flush=True)
     return {
         "command": command.name,
         "cold_s": round(cold_s, 3),
