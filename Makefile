@@ -34,9 +34,9 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster hostile soak silent parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial
+VERIFY   := faults cluster hostile soak silent parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site
+PROGRAMS := demo transcripts walks bench faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands
 
 .PHONY: help setup test check hostile silent verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:

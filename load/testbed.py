@@ -318,7 +318,7 @@ class Testbed:
         drivers = self.supervisor.drivers()
         return next((each for each in reversed(drivers) if drivers[each] not in ENDED), self._driver)
 
-    def _check_service(self) -> None:
+    def check_service(self) -> None:
         """Raise SetupError when a service that was started has ended for good."""
         if self._service is not None:
             _ = self.service_pid
@@ -384,7 +384,7 @@ class Testbed:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
         deadline = time.monotonic() + within_s * PATIENCE
         while not (answer := condition()):
-            self._check_service()
+            self.check_service()
             if time.monotonic() > deadline:
                 tail = f"the last lines of {self.log}:\n{self.log_tail()}"
                 message = f"Waited {within_s:.0f} s for {what}; {tail}"

@@ -19,8 +19,9 @@
     |   `-- ExhaustedError       the process is near a limit of the system: open files, threads
     |-- SetupError          10   the machine: a port in use, no JDK, no jars, no disk
     |-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
-    `-- OutletError         12   an outlet: unreachable, full, or too slow
-        `-- OutletRefusedError   the outlet answers, and will not: a right, a table or schema that does not fit
+    |-- OutletError         12   an outlet: unreachable, full, or too slow
+    |   `-- OutletRefusedError   the outlet answers, and will not: a right, a table or schema that does not fit
+    `-- QuestionError       13   a question in SQL that cannot be answered
 
 `failure.transient` names those that may pass by themselves. A message says what happened, where
 (topic[partition]@offset, batch, file), which limit was reached and what to do.
@@ -168,3 +169,10 @@ class OutletRefusedError(OutletError):
     """An outlet refuses the connection or the values: waiting does not help."""
 
     code = "OUTLET_REFUSED"
+
+
+class QuestionError(TidemarkError):
+    """A question of `tidemark sql` that cannot be answered: its text, a name in it, or too much to read."""
+
+    code = "QUESTION"
+    status = 13

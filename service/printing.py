@@ -1,6 +1,7 @@
 """Print the output of commands as plain text: text of a device, a broker or a file cannot control the terminal."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,8 +36,32 @@ def counted(count: int, noun: str) -> str:
 
 
 def command_line(words: str, config: Path) -> str:
-    """Return a command as one types it: `tidemark WORDS --config FILE`, with the file quoted for a shell."""
+    """Return a command as one types it: `tidemark WORDS`, with the file quoted for a shell."""
     return f"tidemark {words} --config {shlex.quote(str(config))}"
+
+
+def settings_file(path: Path, pipeline: str = "") -> None:
+    """Note the settings file of the command, or of one of several pipelines, for `complete`."""
+    _files[pipeline] = path.absolute()
+
+
+def complete(text: str, pipeline: str = "") -> str:
+    """Return a message with its commands as one types them: each one in backticks gets --config and the noted file."""
+    path = _files.get(pipeline, _files.get(""))
+    return text if path is None else _COMMAND.sub(lambda found: _completed(found, path), text)
+
+
+_files: dict[str, Path] = {}
+_COMMAND = re.compile(r"`tidemark ([^`\n]+)`")
+_WITHOUT_SETTINGS = {"init", "jars", "deploy", "demo", "run"}
+_FILE = "--config FILE"
+
+
+def _completed(found: "re.Match[str]", path: Path) -> str:
+    words = found[1].removesuffix(_FILE).strip().replace(f" {_FILE} ", " ")
+    if words.split()[0] in _WITHOUT_SETTINGS or "--config" in words or "--help" in words:
+        return found[0]
+    return f"`{command_line(words, path)}`"
 
 
 def document(content: Any) -> str:

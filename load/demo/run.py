@@ -124,7 +124,8 @@ class Demo:
         self.say(f"service submitted, its state: {self.service_url}/")
 
     def wait_for_query(self) -> None:
-        """Wait until the query runs. Raises SetupError."""
+        """Wait until the query runs. Raises SetupError, also when the service has ended."""
+        self.say("waiting for the query: the JVM, Spark and the reference start")
         self.testbed.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
 
     @property
@@ -194,7 +195,8 @@ class Demo:
             time.sleep(TICK_S)
 
     def look(self) -> None:
-        """Take a sample."""
+        """Take a sample. Raises SetupError when the service has ended."""
+        self.testbed.check_service()
         metrics = self.testbed.metrics()
         sites: list[tuple[str, str, str]] = []
         with (

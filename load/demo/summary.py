@@ -47,6 +47,13 @@ class Summary:
         latencies = " / ".join(f"{value:,.0f}" for value in self.latency_ms.values())
         names = " / ".join(self.latency_ms)
         rejected = sum(self.rejects.values())
+        latency = (
+            "latency",
+            f"{latencies} ms",
+            f"{names}: from the broker's time of a reading until Redis has its values",
+        )
+        if not self.latency_ms:
+            latency = ("latency", "none", "no batch after the warm-up: run longer, such as --for 60s")
         warm_up = "until the first batches had caught up with the load; not in the latency"
         if not self.caught_up:
             warm_up = (
@@ -59,7 +66,7 @@ class Summary:
                 f"{self.warm_up_s:.1f} s",
                 warm_up,
             ),
-            ("latency", f"{latencies} ms", f"{names}: from the broker's time of a reading until Redis has its values"),
+            latency,
             (
                 "readings",
                 f"{self.readings:,}",

@@ -39,7 +39,7 @@ QUERY_SHAPE = 2
 tests/stream/test_checkpoint.py shows what they are, and fails when they change and this does not.
 """
 
-RESHAPE = "`tidemark checkpoint reshape --config FILE`"
+RESHAPE = "`tidemark checkpoint reshape`"
 REBUILD = "start with a new checkpoint and read the topic again: docs/operator/procedures.md#rebuild-from-kafka"
 
 
@@ -101,6 +101,16 @@ def read(folder: Folder) -> Manifest | None:
         what = f"{folder}/{NAME}: the checkpoint is getting another number of buckets, and that was interrupted"
         raise CheckpointError(what, remedy=f"Start the service or {RESHAPE}: each of them finishes it")
     return stored
+
+
+def shown(folder: Folder) -> Manifest:
+    """Return the manifest of a checkpoint. Raises CheckpointError without one."""
+    current = read(folder)
+    if current is None:
+        what = f"{folder} has no {NAME}"
+        remedy = "It is new, or not a checkpoint of this service's; `tidemark checkpoint init` writes one"
+        raise CheckpointError(what, remedy=remedy)
+    return current
 
 
 def set_format(files: Files | Local, number: int) -> None:

@@ -68,7 +68,7 @@ def prepare(
     number of offsets that the query has skipped since the last time.
     Raises CheckpointError, DataLossError; SourceError and SinkError when Kafka or Redis does not answer.
     """
-    files = _files(spark, settings)
+    files = files_of(spark, settings)
     with _readable(files):
         shape.finish(files)
         logs.require_whole(files)
@@ -105,13 +105,13 @@ def with_buckets(spark: SparkSession, settings: Settings) -> Settings:
 
     A new checkpoint begins with one for each shuffle partition where the settings have no number. Raises CheckpointError.
     """
-    files = _files(spark, settings)
+    files = files_of(spark, settings)
     with _readable(files):
         shape.finish(files)
         return settings.with_buckets(manifest.buckets(settings, manifest.read(files), _partitions(spark)))
 
 
-_INIT = "`tidemark checkpoint init --config FILE`"
+_INIT = "`tidemark checkpoint init`"
 
 
 def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manifest:
@@ -119,7 +119,7 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
 
     Raises CheckpointError when there is a manifest, or when the checkpoint does not fit the settings.
     """
-    files = _files(spark, settings)
+    files = files_of(spark, settings)
     with _readable(files):
         if manifest.read(files) is not None:
             what = f"{files}/{manifest.NAME} is there"
@@ -144,22 +144,13 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
 
 def position(spark: SparkSession, settings: Settings) -> offset_log.Position | None:
     """Return the position at which the next query starts; None if no batch was begun. Raises CheckpointError."""
-    files = _files(spark, settings)
+    files = files_of(spark, settings)
     with _readable(files):
         return offset_log.position(files)
 
 
-def show(spark: SparkSession, settings: Settings) -> Manifest:
-    """Read the manifest; CheckpointError without one."""
-    files = _files(spark, settings)
-    current = manifest.read(files)
-    if current is None:
-        what = f"{files} has no {manifest.NAME}"
-        raise CheckpointError(what, remedy=f"It is new, or not a checkpoint of this service's; {_INIT} writes one")
-    return current
-
-
-def _files(spark: SparkSession, settings: Settings) -> Files:
+def files_of(spark: SparkSession, settings: Settings) -> Files:
+    """Return the checkpoint's folder through the JVM. Raises CheckpointError."""
     try:
         return Files(spark, settings.service.checkpoint)
     except OSError as error:

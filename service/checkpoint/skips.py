@@ -18,7 +18,9 @@ from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
 from service.spark.files import Files, Folder, Local
 
-_PLACE = re.compile(r"^(?P<topic>[A-Za-z0-9._-]+):(?P<partition>\d+):(?P<first>\d+)(-(?P<last>\d+))?\Z")
+_PLACE = re.compile(
+    r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<partition>\d+)\]@|:(?P<old>\d+):)(?P<first>\d+)(-(?P<last>\d+))?\Z"
+)
 
 
 class ReadAnewError(Exception):
@@ -41,18 +43,20 @@ class Span:
     def __str__(self) -> str:
         """As on the command line, where both ends are included."""
         last = f"-{self.end - 1}" if self.offsets > 1 else ""
-        return f"{self.topic}:{self.partition}:{self.begin}{last}"
+        return f"{self.topic}[{self.partition}]@{self.begin}{last}"
 
     @staticmethod
     def parse(text: str) -> "Span":
-        """Of `topic:partition:offset` or `topic:partition:first-last`; raises SettingsError."""
+        """Of `topic[partition]@offset` or `topic[partition]@first-last`, or as versions before 0.4.0 have written it,
+        `topic:partition:first-last`; raises SettingsError.
+        """
         place = _PLACE.match(text)
         first = int(place["first"]) if place else 0
         last = int(place["last"] or first) if place else -1
         if place is None or last < first:
             msg = f"{text!r} names no offsets"
-            raise SettingsError(msg, remedy="Write readings:2:1207, or readings:2:1207-1210 for four of them")
-        return Span(place["topic"], int(place["partition"]), first, last + 1)
+            raise SettingsError(msg, remedy="Write readings[2]@1207, or readings[2]@1207-1210 for four of them")
+        return Span(place["topic"], int(place["partition"] or place["old"]), first, last + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
 """Commands about the checkpoint: verify, show, init, reshape, switch, and skip."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.cli.command import Config, DryRun, app, command, group
 from service.printing import say
 
-checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it.")
+if TYPE_CHECKING:
+    from service.checkpoint.manifest import Manifest
+
+checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it.", "Repair")
 
 
 @command(checkpoint, "verify", example="tidemark checkpoint verify --config tidemark.toml")
@@ -19,7 +22,8 @@ def verify(config: Config) -> int:
     from service.spark import session
 
     loaded = settings.load(config)
-    spark = session.build(loaded, master="local[*]")
+    with progress.waiting("Spark starts, to read the state"):
+        spark = session.build(loaded, master="local[*]")
     try:
         with progress.bar("files") as watch:
             report = verify.verify(spark, loaded, watch)
@@ -32,8 +36,26 @@ def verify(config: Config) -> int:
 
 @command(checkpoint, "show", example="tidemark checkpoint show --config tidemark.toml")
 def show(config: Config) -> None:
-    """Show the manifest."""
-    _manifest(config, is_init=False, dry_run=False)
+    """Show the manifest. A checkpoint on a local disk is read without Spark."""
+    from service import settings
+    from service.checkpoint import manifest
+    from service.spark import files
+
+    loaded = settings.load(config)
+    folder = files.local(loaded.service.checkpoint)
+    if folder is not None:
+        _print(manifest.shown(files.Local(folder)))
+        return
+    from service.checkpoint import resume
+    from service.commands import progress
+    from service.spark import session
+
+    with progress.waiting("Spark starts, to read the checkpoint"):
+        spark = session.build(loaded, master="local[1]", is_brief=True)
+    try:
+        _print(manifest.shown(resume.files_of(spark, loaded)))
+    finally:
+        spark.stop()
 
 
 @command(checkpoint, "init", example="tidemark checkpoint init --dry-run --config tidemark.toml")
@@ -46,12 +68,22 @@ def init(
     ] = False,
 ) -> None:
     """Write the manifest of a checkpoint without one."""
-    _manifest(config, is_init=True, dry_run=dry_run)
+    from service import settings
+    from service.checkpoint import resume
+    from service.commands import progress
+    from service.spark import session
+
+    loaded = settings.load(config)
+    with progress.waiting("Spark starts, to write the checkpoint"):
+        spark = session.build(loaded, master="local[*]")
+    try:
+        _print(resume.init(spark, loaded, dry=dry_run))
+    finally:
+        spark.stop()
     if remove_values:
-        from service import settings
         from service.commands import remove_values as values
 
-        values.remove_values(settings.load(config), say, dry=dry_run)
+        values.remove_values(loaded, say, dry=dry_run)
 
 
 @command(checkpoint, "reshape", example="tidemark checkpoint reshape --buckets 8")
@@ -96,26 +128,19 @@ def switch(
     switch.switch(settings.load(config), folder, say, accept=accept)
 
 
-def _manifest(config: Config, *, is_init: bool, dry_run: bool) -> None:
-    from service import settings
-    from service.checkpoint import resume
-    from service.spark import session
-
-    loaded = settings.load(config)
-    spark = session.build(loaded, master="local[*]")
-    try:
-        manifest = resume.init(spark, loaded, dry=dry_run) if is_init else resume.show(spark, loaded)
-        for line in manifest.encode().decode().splitlines():
-            say(line)
-    finally:
-        spark.stop()
+def _print(manifest: "Manifest") -> None:
+    for line in manifest.encode().decode().splitlines():
+        say(line)
 
 
-@command(app, "skip", example="tidemark skip --dry-run readings:2:1207-1210")
+@command(app, "skip", panel="Repair", example="tidemark skip --dry-run 'readings[2]@1207-1210'")
 def skip(
     config: Config,
     offsets: Annotated[
-        list[str], typer.Argument(metavar="TOPIC:PARTITION:OFFSET[-OFFSET]", help="Both ends are included.")
+        list[str],
+        typer.Argument(
+            metavar="PLACE...", help="TOPIC[PARTITION]@OFFSET or TOPIC[PARTITION]@FIRST-LAST, both ends included."
+        ),
     ],
     dry_run: DryRun = False,
 ) -> None:

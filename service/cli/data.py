@@ -9,7 +9,7 @@ from service.cli.command import Config, app, command, group
 from service.cli.output import report
 from service.printing import say
 
-schemas = group("schemas", app, "Try new Avro schemas, or records of JSON.")
+schemas = group("schemas", app, "Try new Avro schemas, or records of JSON.", "Inputs")
 
 
 @command(schemas, "check", example="tidemark schemas check 3.avsc")
@@ -31,7 +31,10 @@ def check(
 
 
 @command(
-    app, "profile", example="tidemark profile --readings 50000 --out readings.json && tidemark profile --reference"
+    app,
+    "profile",
+    panel="Inputs",
+    example="tidemark profile --readings 50000 --out readings.json && tidemark profile --reference",
 )
 def profile(
     config: Config,

@@ -60,6 +60,9 @@ def _leave(status: int) -> NoReturn:
     Finalizing aborts while a native thread of a client or of Spark still returns: one in six runs that ended 10 s after
     their start died of SIGABRT (Python 3.11, "PyGILState_Release: thread state must be current when releasing").
     """
+    errors = sys.modules.get("service.spark.jvm_errors")  # it is imported by what starts a JVM
+    if errors is not None:
+        errors.drain()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(BrokenPipeError):

@@ -12,12 +12,12 @@ from service.cli.command import HERE, Config, Json, app, command
 Options = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="NAME=VALUE", help="An option of librdkafka, for \\[kafka.options]; may be repeated."
+        "--option", metavar="NAME=VALUE", help="An option of librdkafka, for [kafka.options]; may be repeated."
     ),
 ]
 
 
-@command(app, "init", example="tidemark init --bootstrap localhost:9092 --topic readings")
+@command(app, "init", panel="Inputs", example="tidemark init --bootstrap localhost:9092 --topic readings")
 def init(
     bootstrap: Annotated[str, typer.Option(metavar="HOST:PORT", help="Kafka's brokers, with commas between.")],
     topic: Annotated[list[str], typer.Option(metavar="NAME", help="An input topic; may be repeated.")],
@@ -94,7 +94,7 @@ def init(
         init.init(request, lambda question: yes or _agrees(question))
 
 
-@command(app, "try", example="tidemark try --config tidemark.toml -n 1000")
+@command(app, "try", panel="Inputs", example="tidemark try --config tidemark.toml -n 1000")
 def try_(
     config: Config,
     records: Annotated[int, typer.Option("-n", min=1, max=100_000, metavar="N", help="Try N records.")] = 1_000,
@@ -102,11 +102,12 @@ def try_(
 ) -> None:
     """Show what would become of the newest records: admitted, rejects with reasons, windows, sessions. Nothing is written."""
     from service import settings
-    from service.commands import trial
+    from service.commands import progress, trial
     from service.printing import document, say
 
     loaded = settings.load(config)
-    tried = trial.trial(loaded, records)
+    with progress.waiting("Spark starts, and decodes the newest records"):
+        tried = trial.trial(loaded, records)
     say(document(tried.document())) if json else trial.show(loaded, tried)
 
 

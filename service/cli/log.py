@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from service import threads
-from service.printing import printable
+from service.printing import complete, printable
 from service.redaction import redacted, secrets_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def report(error: "TidemarkError") -> None:
         fields = {"code": error.code, "status": error.status}
         logging.getLogger("service").error("%s", error, extra={"fields": fields})
         return
-    for line in f"tidemark: {error.code}: {error}".splitlines():
+    for line in complete(f"tidemark: {error.code}: {error}").splitlines():
         print(printable(line), file=sys.stderr, flush=True)
 
 
@@ -73,7 +73,7 @@ class _Text(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(super().format(record), self._secrets)
+        return redacted(complete(super().format(record), threads.pipeline()), self._secrets)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         name = threads.pipeline()
@@ -94,7 +94,7 @@ class _Json(logging.Formatter):
         document: dict[str, Any] = {"time": at, "level": record.levelname, "logger": record.name}
         if threads.pipeline():
             document["pipeline"] = threads.pipeline()
-        document["message"] = record.getMessage()
+        document["message"] = complete(record.getMessage(), threads.pipeline())
         document |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in document}
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)

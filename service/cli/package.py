@@ -21,7 +21,7 @@ class Group(StrEnum):
     HDFS = "hdfs"
 
 
-@command(app, "jars", example="tidemark jars --offline /media/jars")
+@command(app, "jars", panel="Installation", example="tidemark jars --offline /media/jars")
 def jars(
     group: Annotated[
         Group,
@@ -60,7 +60,7 @@ def jars(
         say(f"removed {name}: this version of Tidemark uses another version of the jar")
 
 
-@command(app, "deploy", example="tidemark deploy")
+@command(app, "deploy", panel="Installation", example="tidemark deploy")
 def deploy() -> None:
     """Print the folder of the deployment files: scripts, Spark's settings, alerts, dashboards, example settings.
 
@@ -71,7 +71,7 @@ def deploy() -> None:
     say(DEPLOY)
 
 
-@command(app, "demo", example="tidemark demo --for 20s")
+@command(app, "demo", panel="Installation", example="tidemark demo --for 20s")
 def demo(
     seconds: Annotated[str, typer.Option("--for", metavar="TIME", help="How long the load runs.")] = "60s",
     rate: Annotated[int, typer.Option(min=1, metavar="N", help="Readings a second.")] = 5_000,
@@ -82,7 +82,7 @@ def demo(
 ) -> None:
     """Run the service with a broker, Redis and a load of this machine, and compare every value.
 
-    The first run fetches the jars. It needs the extra tidemark\\[demo]. Redis is redis-server of the PATH, or that of the extra.
+    The first run fetches the jars. It needs the extra tidemark[demo]. Redis is redis-server of the PATH, or that of the extra.
     """
     from importlib.util import find_spec
 

@@ -8,7 +8,7 @@ from service.cli.command import Config, Json, app, command, group
 from service.cli.output import say_all
 from service.printing import document, say
 
-queries = group("query", app, "List the pipelines of a running process, and stop and start each.")
+queries = group("query", app, "List the pipelines of a running process, and stop and start each.", "Views")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The pipeline: `tidemark query list` has the names.")]
 _Within = Annotated[float, typer.Option("--timeout", metavar="S", min=0.0, help="Seconds to wait at most.")]

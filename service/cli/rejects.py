@@ -8,7 +8,7 @@ import typer
 
 from service.cli.command import Config, DryRun, Json, app, command, group
 
-rejects = group("rejects", app, "What was not admitted: list it, show it, send it again.")
+rejects = group("rejects", app, "What was not admitted: list it, show it, send it again.", "Every day")
 
 
 def _reasons() -> list[str]:
@@ -28,7 +28,10 @@ def _known(context: typer.Context, chosen: list[str] | None) -> list[str]:
     return chosen or []
 
 
-Places = Annotated[list[str] | None, typer.Argument(metavar="PLACE", help="A record's topic\\[partition]@offset.")]
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PLACE", help="A record's topic[partition]@offset, or topic[partition]@first-last."),
+]
 Reasons = Annotated[
     list[str] | None,
     typer.Option(

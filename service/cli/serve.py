@@ -1,4 +1,4 @@
-"""Commands of a service: run, check, status, dashboard, support, version."""
+"""Commands of a service: run, check, status, dashboard, support."""
 
 import faulthandler
 import sys
@@ -9,10 +9,11 @@ import typer
 
 from service.cli.command import AnyConfig, Config, Json, app, command, required
 from service.cli.log import is_debug, log
-from service.cli.output import report, say_all
+from service.cli.output import report, say_all, verdict
+from service.printing import settings_file
 
 
-@command(app, "run", example="tidemark run tidemark.toml")
+@command(app, "run", panel="Every day", example="tidemark run tidemark.toml")
 def run(
     files: Annotated[
         list[Path] | None,
@@ -38,24 +39,31 @@ def run(
     from service import settings
     from service.daemon import process
 
-    faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
     paths = [path.absolute() for path in files or [required(config)]]
+    faulthandler.enable()  # prints a traceback when a native client, of Kafka, Arrow or Redis, crashes
     load = settings.load if len(paths) == 1 else settings.load_named
     loaded = [(path, load(path)) for path in paths]
     settings.require_apart(loaded)
+    for path, each in loaded:
+        settings_file(path, each.service.name if len(loaded) > 1 else "")
     log(is_debug(), *(each for _, each in loaded))
     return process.run(*(process.Plan(each, partial(load, path)) for path, each in loaded), master=master)
 
 
-@command(app, "check", example="tidemark check --config tidemark.toml")
+@command(app, "check", panel="Every day", example="tidemark check --config tidemark.toml")
 def check(config: Config) -> int:
     """Try every address, topic, table, schema and view that the settings name."""
     from service.commands import check as checks
+    from service.commands import progress
 
-    return report(checks.check_file(config))
+    with progress.waiting("Kafka, Redis, the reference and the outlets are tried; Spark starts for the query's plan"):
+        found = checks.check_file(config)
+    status = report(found)
+    say_all([verdict(found)])
+    return status
 
 
-@command(app, "status", example="tidemark status -n 5")
+@command(app, "status", panel="Every day", example="tidemark status -n 5")
 def status(
     config: Config,
     json: Json = False,
@@ -99,7 +107,7 @@ def status(
     return screen.FIRING if fires else 0
 
 
-@command(app, "dashboard", example="tidemark dashboard --port 9500", takes_more=True)
+@command(app, "dashboard", panel="Every day", example="tidemark dashboard --port 9500", takes_more=True)
 def dashboard(context: typer.Context, config: Config) -> int:
     """Serve the dashboard page of the service; further options are those of tidemark-dashboard, see tidemark-dashboard --help."""
     from service import settings
@@ -108,7 +116,7 @@ def dashboard(context: typer.Context, config: Config) -> int:
     return dashboard.serve(settings.load(config), config, context.args)
 
 
-@command(app, "support", example="tidemark support --log service.log")
+@command(app, "support", panel="Repair", example="tidemark support --log service.log")
 def support(
     config: Config,
     log: Annotated[
@@ -128,14 +136,3 @@ def support(
     from service.printing import say
 
     support.support(settings.load(config), out or Path(support.default_name()), log or [], say)
-
-
-@command(app, "version", example="tidemark version")
-def version() -> None:
-    """Print the versions of Tidemark, Spark and Python."""
-    from importlib import metadata
-
-    from service.printing import say
-
-    names = metadata.version("tidemark"), metadata.version("pyspark"), sys.version.split()[0]
-    say("tidemark {} (Spark {}, Python {})".format(*names))

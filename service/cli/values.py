@@ -10,7 +10,7 @@ from service.cli.command import Config, DryRun, Json, app, command
 from service.printing import document, say
 
 
-@command(app, "republish", example="tidemark republish --dry-run")
+@command(app, "republish", panel="The past", example="tidemark republish --dry-run")
 def republish(config: Config, dry_run: DryRun = False) -> None:
     """Publish again all values that have not expired, by the running service if there is one."""
     from service import settings
@@ -19,7 +19,7 @@ def republish(config: Config, dry_run: DryRun = False) -> None:
     republish.by_hand(settings.load(config), say=say, dry=dry_run)
 
 
-@command(app, "correct", example="tidemark correct --since 26h")
+@command(app, "correct", panel="The past", example="tidemark correct --since 26h")
 def correct(
     config: Config,
     since: Annotated[str, typer.Option(metavar="TIME", help="Those that the broker got since, such as 2h.")],
@@ -36,7 +36,7 @@ def correct(
     correct.correct(settings.load(config), since_ms, until_ms, say=say, again=again, dry=dry_run)
 
 
-@command(app, "backfill", example="tidemark backfill --from 2026-11-20T08:00 --to 2026-11-20T09:00")
+@command(app, "backfill", panel="The past", example="tidemark backfill --from 2026-11-20T08:00 --to 2026-11-20T09:00")
 def backfill(
     config: Config,
     since: Annotated[str, typer.Option("--from", metavar="TIME", help="Values that begin since, such as 26h.")],
@@ -89,7 +89,7 @@ def _attributes(chosen: list[str] | None) -> list[str]:
     return chosen or []
 
 
-@command(app, "devices", example="tidemark devices --status offline --where site=leeds -n 20")
+@command(app, "devices", panel="Every day", example="tidemark devices --status offline --where site=leeds -n 20")
 def devices(
     config: Config,
     status: Annotated[Literal["online", "quiet", "offline"] | None, typer.Option(help="With this status.")] = None,
@@ -138,6 +138,7 @@ def devices(
 @command(
     app,
     "sql",
+    panel="Every day",
     example="tidemark sql \"select key, mean from windows where view = 'site' and start >= now() - interval 10 minutes\"",
 )
 def sql(
@@ -150,7 +151,7 @@ def sql(
 
     Tables: windows (view, measure, key, start, end, count, mean, ..., final), sessions (device, start, last, state, ...),
     devices (device, status, last_seen, "ref.site", ...), history (as windows, from a Parquet outlet), state (kind, key, start,
-    ...). Times are in UTC. "end" and names with a dot need double quotes. DESCRIBE windows lists the columns.
+    ...). Times are in UTC. Names with a dot need double quotes. SHOW TABLES and DESCRIBE list tables and columns.
 
     Only the keys that view, measure, key, device, start and "end" in a WHERE allow are read: name them where you can.
 

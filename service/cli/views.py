@@ -9,11 +9,11 @@ from service.cli.command import Config, DryRun, Json, app, command, group
 from service.cli.output import say_all
 from service.printing import document, say
 
-views = group("views", app, "List the views, and change them while the service runs.")
+views = group("views", app, "List the views, and change them while the service runs.", "Views")
 
 _File = Annotated[
     Path,
-    typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="TOML with \\[\\[views]], as in the settings."),
+    typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="TOML with [[views]], as in the settings."),
 ]
 
 

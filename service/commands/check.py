@@ -260,6 +260,13 @@ def _redis(settings: Settings) -> Iterator[Line]:
     yield from findings
 
 
+def _is_own(settings: Settings, epoch: int) -> bool:
+    """Whether the service at [metrics] is the one with these settings, and has this epoch."""
+    running = status.ask_all(settings.metrics) or {}
+    document = running.get("pipelines", {}).get(settings.service.name, running)
+    return bool(document.get("service") == settings.service.name and document.get("epoch") == epoch)
+
+
 def _views(settings: Settings, published: str) -> Iterator[Line]:
     """Say what changes in the views. A new checkpoint has no versions: there a view must be as its published windows are."""
     folder = local(settings.service.checkpoint)
@@ -303,8 +310,10 @@ def _shard(settings: Settings, keys: Keys, say: Callable[[Line], object]) -> str
         say(Line("redis memory", "warn", detail, "Set maxmemory-policy noeviction"))
     elif information.get("role") == "slave":
         say(failed("redis role", SinkError(f"{where} is a replica", remedy="Point redis.url at the primary")))
-    if lease is not None:
-        owner = lease.decode(errors="replace")
+    owner = "" if lease is None else lease.decode(errors="replace")
+    if owner and _is_own(settings, int(epoch or 0)):
+        say(ok("redis lease", f"this service runs, with epoch {int(epoch or 0)}: {owner} holds the lease"))
+    elif owner:
         detail = f"epoch {(epoch or b'0').decode()} is running: {owner} holds the lease for {ttl_ms} ms more"
         say(Line("redis lease", "warn", detail, "A second service with this prefix waits until the first one ends"))
     return version

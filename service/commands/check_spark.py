@@ -31,7 +31,7 @@ _SAMPLE = 1_000
 
 def kafka(settings: Settings) -> Iterator[Line]:
     """Read a record with Spark's Kafka client, which has options of its own."""
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     # The default timeouts are a minute and more.
     options = {f"kafka.{name}.timeout.ms": "20000" for name in ("request", "default.api")}
     reader = source.with_options(spark.read.format("kafka"), settings.kafka).options(**options)
@@ -46,7 +46,7 @@ def reference(settings: Settings) -> Iterator[Line]:
     if settings.reference is None:
         yield ok("reference", "none in the settings")
         return
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     table = database.fetch(spark, settings.reference)
     yield ok("reference", f"{table.num_rows} devices, columns {', '.join(table.column_names[1:])}")
     validate(table, settings.reference)
@@ -70,7 +70,7 @@ def reference(settings: Settings) -> Iterator[Line]:
 
 def sample_of_fields(settings: Settings) -> Iterator[Line]:
     """Count the newest records of the topics that have each mapped field."""
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     records = sources.records(spark, settings, sample.newest(settings.kafka, _SAMPLE), sample.READ).coalesce(1)
     counts = inputs.field_counts(records, settings, load_schemas(settings))
     for form in settings.forms:
@@ -98,7 +98,7 @@ def sample_of_filters(settings: Settings) -> Iterator[Line]:
     predicates = filters.places(settings)
     if not predicates:
         return
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     attributes = None
     if settings.reference is not None:
         attributes = Index(database.fetch(spark, settings.reference))
@@ -140,7 +140,7 @@ def _passing(place: str, count: int, of: int, what: str, otherwise: str) -> Line
 
 def outlets(settings: Settings) -> Iterator[Line]:
     """Try every outlet, and change nothing there."""
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     for each in settings.outlets:
         try:
             yield ok(f"outlet {each.name}", kinds.outlet(each, settings, spark).check())
@@ -150,7 +150,7 @@ def outlets(settings: Settings) -> Iterator[Line]:
 
 def plan(settings: Settings) -> Iterator[Line]:
     """Build the query without starting it: Spark analyses every step."""
-    spark: SparkSession = session.build(settings, master="local[1]")
+    spark: SparkSession = session.build(settings, master="local[1]", is_brief=True)
     # The plan is not run, so nothing is looked up.
     folder = snapshot_folder(spark, settings.service.checkpoint) if settings.reference is not None else None
     attributes = in_use(folder, ()) if folder is not None else None

@@ -19,6 +19,7 @@ from service.errors import SettingsError, SinkError
 from service.printing import aligned, counted, printable
 from service.publication import meta
 from service.redis import client as redis_client
+from service.redis import link
 from service.redis.keys import shards
 from service.settings import Redis, Settings
 from service.units import format_time, rough_duration
@@ -99,6 +100,7 @@ class Page:
 def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, watch: Watch) -> Page:
     """Return the first `limit` devices, or all, whose ids are behind `after`. Raises SettingsError, SinkError."""
     chosen.require(settings)
+    link.require_answer(settings.redis)
     meta.require_stored(settings.redis)
     with _Store(settings.redis) as store:
         shards_of = store.ids(chosen.prefix, watch)
@@ -135,6 +137,7 @@ def _require_columns(unseen: Collection[str], store: "_Store", sample: Sequence[
 
 def skewed(settings: Redis) -> list[dict[str, Any]]:
     """The devices with early readings, newest early reading first; times in ms. Raises SinkError."""
+    link.require_answer(settings)
     meta.require_stored(settings)
     with _Store(settings) as store:
         marked = [

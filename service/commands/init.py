@@ -10,10 +10,12 @@ from service import clock
 from service.commands import places, records, tables
 from service.commands.places import Request
 from service.errors import SchemaError, SettingsError, SetupError
+from service.printing import command_line
 from service.proposal import proposal, settings_text, times
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
-from service.settings import Kafka, parse
+from service.settings import Admission, Kafka, parse
+from service.units import format_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,11 +55,12 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
         tables.line(console, "Nothing is written.")
         return
     _write(request.out, written)
-    config = "" if request.out == Path("tidemark.toml") else f" --config {request.out}"
     if made.open:
         what = f"{request.out} is written, but {', '.join(made.open)} could not be told from the sample"
         raise SettingsError(what, remedy="Give each at its TO DO in the file, then run `tidemark check`")
-    tables.line(console, f"{request.out} is written. Next: tidemark check{config} && tidemark run{config}")
+    tables.line(console, f"{request.out} is written. Next:")
+    for words in ("check", "run"):
+        tables.line(console, f"  {command_line(words, request.out)}")
 
 
 def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
@@ -114,6 +117,7 @@ def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Prop
         paths = [path for path, reason in made.left_out.items() if reason == why]
         more = f" and {len(paths) - _LEFT_OUT} more" if len(paths) > _LEFT_OUT else ""
         tables.line(console, f"  {', '.join(paths[:_LEFT_OUT])}{more}: {why}")
+    tables.line(console, f"Windows are final {proposal.final_after(made)}; later readings are rejected as late.")
     unsure = list(proposal.lines(made))
     if unsure:
         tables.line(console, "What the sample cannot tell:")
@@ -136,8 +140,10 @@ def _rows(made: Proposal) -> list[tuple[str, str, str]]:
         rows.append(
             ("input.measures", _marked(made, "input.measures", shown), f"{each.low:.6g} to {each.high:.6g}{share}")
         )
-    limits = {"admission.max_delay": made.max_delay_ms, "admission.max_ahead": made.max_ahead_ms}
-    rows += [(name, limit, "") for name, ms in limits.items() if (limit := proposal.duration(ms))]
+    delay = proposal.duration(made.max_delay_ms) or f"{format_duration(Admission().max_delay_ms)}, the default"
+    rows.append(("admission.max_delay", _marked(made, "admission.max_delay", delay), proposal.delays(made)))
+    if ahead := proposal.duration(made.max_ahead_ms):
+        rows.append(("admission.max_ahead", _marked(made, "admission.max_ahead", ahead), ""))
     gap = proposal.duration(made.gap_ms) or "5 m, the default"
     rows.append(("sessions.gap", _marked(made, "sessions.gap", gap), proposal.pace(made.rhythm)))
     views = ", ".join(("device", *made.categories))

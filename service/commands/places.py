@@ -186,7 +186,7 @@ def reference(request: Request) -> Table | None:
     options = request.draft().reference
     if options is None:
         return None
-    spark = session.build(request.draft(), master="local[1]")
+    spark = session.build(request.draft(), master="local[1]", is_brief=True)
     try:
         rows = database.fetch_any(spark, options)
     except ReferenceDataError:

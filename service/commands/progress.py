@@ -1,6 +1,8 @@
-"""A progress bar on standard error, if that is a terminal and the work takes longer than two seconds."""
+"""A progress bar, or a line that says what a command waits for, on standard error if that is a terminal."""
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 AFTER_S = 2.0
+"""A bar is shown for work that takes longer."""
+_SIGNS = "|/-\\"
+_EVERY_S = 0.2
 
 
 class Bar:
@@ -45,6 +50,34 @@ def bar(unit: str) -> Iterator[Bar]:
         yield shown
     finally:
         shown.close()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show `what` and the seconds since on a line of its own while the block runs. The line is removed at the end."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":  # which writes control characters as they are
+        yield
+        return
+    done = threading.Event()
+    thread = threading.Thread(target=_wait, args=(what, done), name="tidemark-waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _wait(what: str, done: threading.Event) -> None:
+    began_s, turn = time.monotonic(), 0
+    while not done.wait(_EVERY_S):
+        turn += 1
+        seconds = time.monotonic() - began_s
+        sys.stderr.write(f"\r\x1b[2K{_SIGNS[turn % len(_SIGNS)]} {what} ({seconds:.0f} s)")
+        sys.stderr.flush()
+    if turn:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
 
 
 def _progress(unit: str) -> "Progress":

@@ -71,7 +71,7 @@ class Readmission:
     def _decide(self, rejects: Sequence[Reject]) -> list[tuple[str, str]]:
         settings, now_ms = self._settings, clock.now_ms()
         if self._spark is None:
-            self._spark = session.build(settings, master="local[1]")
+            self._spark = session.build(settings, master="local[1]", is_brief=True)
         attributes = decisions.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
         # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
         rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]

@@ -124,7 +124,7 @@ def _folder(settings: Settings) -> Iterator[Files | Local]:
     if path is not None:
         yield Local(path)
         return
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     try:
         yield Files(spark, settings.service.checkpoint)
     finally:

@@ -8,6 +8,7 @@ escaped.
 import csv
 import io
 import math
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -16,11 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from service.commands import progress, tables
+from service.commands import progress
 from service.errors import SetupError
-from service.printing import document, say
+from service.printing import aligned, document, printable, say
 from service.settings import Settings
 
+WIDTH = 80
+"""Columns of the output where it is no terminal."""
 SHOWN = 1_000
 """Rows of a table for people."""
 _PART = 10_000
@@ -55,10 +58,30 @@ def show(answer: pa.Table, form: str) -> None:
             else:
                 sys.stdout.write(f"{line}\r\n")
     else:
-        cells = [[_text(value) for value in row] for row in _rows(answer.slice(0, SHOWN))]
-        tables.table(tables.console(), "", answer.column_names, cells)
+        cells = [[printable(_text(value)) for value in row] for row in _rows(answer.slice(0, SHOWN))]
+        _show_rows(answer.column_names, cells)
         more = f", the first {SHOWN:,} are shown: --csv and --json have all" if answer.num_rows > SHOWN else ""
         say(f"{answer.num_rows:,} row{'' if answer.num_rows == 1 else 's'}{more}")
+
+
+def _show_rows(names: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print rows as lines with aligned columns; where one does not fit the terminal, each row as a line a column."""
+    heads = [printable(name) for name in names]
+    lines = list(aligned([heads, *cells]))
+    if max(map(len, lines)) <= width():
+        for line in lines:
+            say(line)
+        return
+    widest = max(map(len, heads))
+    for number, row in enumerate(cells):
+        say(f"row {number + 1}")
+        for name, value in zip(heads, row, strict=True):
+            say(f"  {name:<{widest}}  {value}".rstrip())
+
+
+def width() -> int:
+    """Return the columns of the terminal, WIDTH where the output is none."""
+    return shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH
 
 
 def _rows(answer: pa.Table) -> Iterator[tuple[Any, ...]]:

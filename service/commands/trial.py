@@ -25,6 +25,7 @@ from service.commands import dissect, tables
 from service.commands.explain import explain
 from service.errors import TidemarkError
 from service.pipeline import builder, failure
+from service.printing import counted
 from service.publication.rows import Rows, by_shard, session_rows, window_rows
 from service.quality import sample
 from service.recompute import sources
@@ -111,7 +112,7 @@ def trial(settings: Settings, count: int) -> Trial:
     """
     settings = settings.with_buckets(1)
     source = sample.require_newest(settings.kafka, count, "try")
-    spark = session.build(settings, master="local[*]")
+    spark = session.build(settings, master="local[*]", is_brief=True)
     try:
         with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
             attributes = _attributes(spark, settings, Path(folder))
@@ -274,25 +275,32 @@ def _show_fields(to: "Console", tried: Trial) -> None:
 
 
 def _show_windows(to: "Console", settings: Settings, tried: Trial) -> None:
-    rows = []
+    """Print the newest windows of each view. A key is on a line of its own, so that it can be copied."""
+    tables.line(to, "")
+    tables.line(to, f"windows; the watermark is {format_time(tried.watermark_ms)}")
     for view in settings.views:
         of_view = sorted(
             (each for each in tried.windows if each.view == view.name), key=lambda each: int(each.fields["start"])
         )
-        count = f"{len(of_view)}, {sum(each.is_final for each in of_view)} final"
-        for place, each in enumerate(of_view[-SHOWN:]):
-            head = (view.name, count) if place == 0 else ("", "")
+        finals = sum(each.is_final for each in of_view)
+        tables.line(to, f"  {view.name}: {counted(len(of_view), 'window')}, {finals} final")
+        for each in of_view[-SHOWN:]:
             shown = ", ".join(f"{name} {_short(each.fields[name])}" for name in view.statistics if name in each.fields)
-            rows.append((*head, each.key, shown))
-    title = f"windows; the watermark is {format_time(tried.watermark_ms)}"
-    tables.table(to, title, ("view", "windows", "key in Redis, such as", "fields"), rows)
+            tables.line(to, f"    {each.key}")
+            tables.line(to, f"      {shown}")
 
 
 def _show_sessions(to: "Console", tried: Trial) -> None:
     newest = sorted(tried.sessions, key=lambda each: int(each.fields["last"]))[-SHOWN:]
-    rows = [(each.key, *(each.fields[name] for name in ("state", "count", "reason"))) for each in newest]
-    title = f"{len(tried.sessions)} sessions, {sum(each.is_final for each in tried.sessions)} closed"
-    tables.table(to, title, ("key in Redis, such as", "state", "readings", "reason"), rows)
+    tables.line(to, "")
+    tables.line(
+        to, f"{counted(len(tried.sessions), 'session')}, {sum(each.is_final for each in tried.sessions)} closed"
+    )
+    for each in newest:
+        reason = f", {each.fields['reason']}" if each.fields["reason"] else ""
+        tables.line(to, f"    {each.key}")
+        tables.line(to, f"      {each.fields['state']}{reason}, {counted(int(each.fields['count']), 'reading')}")
+    tables.line(to, "")
 
 
 def _short(text: str) -> str:

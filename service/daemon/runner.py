@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 from service.admission.schema_catalog import NewSchemaError
-from service.checkpoint import resume
+from service.checkpoint import manifest, resume
 from service.checkpoint.skips import ReadAnewError
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon import owner, starts
@@ -200,7 +200,7 @@ class Runner:
             settings = parts.views.open(position, settings)  # may check other views, by the catalog and the reference
             term = Term(spark, settings, epoch, catalog, reference, limit=parts.limit, metrics=self.metrics)
             term.broker_times = frozenset(name for name, each in inputs.items() if each.has_broker_times)
-            term.id_check = topics.IdCheck(settings.kafka, resume.show(spark, settings).topic_ids)
+            term.id_check = topics.IdCheck(settings.kafka, manifest.shown(resume.files_of(spark, settings)).topic_ids)
             parts.start_checker(term)
             idle_closer = IdleCloser(term)
             cleanup.callback(idle_closer.close)
@@ -222,5 +222,5 @@ class Runner:
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, lag, retention_ms, care)
 
     def _on_skip(self, offsets: int) -> None:
-        _log.warning("The query has skipped %d offsets that `tidemark skip` gave up", offsets)
+        _log.warning("The query has skipped %d offsets that an operator gave up", offsets)
         self.metrics.rejects.labels(UNREADABLE).inc(offsets)

@@ -10,6 +10,7 @@ are none, the query starts, reads one record at a time until the batch is commit
 """
 
 import logging
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -124,11 +125,11 @@ def _write(folder: Files | Local, starts: Starts) -> None:
 
 
 def _unreadable_error(batch: int, spans: tuple[skips.Span, ...]) -> UnreadableRecordError:
-    shown = " ".join(map(str, spans))
+    shown = shlex.join(map(str, spans))
     what = (
         f"Batch {batch} has ended the query {LIMIT} times, and these offsets cannot be read, with {probe.LARGEST >> 20} MiB "
         f"for a record and {probe.MEMORY >> 20} MiB for a process: {shown}"
     )
     return UnreadableRecordError(
-        what, remedy=f"Skip exactly them: `tidemark skip --config FILE --dry-run {shown}`, then without --dry-run"
+        what, remedy=f"Skip exactly them: `tidemark skip --dry-run {shown}`, then without --dry-run"
     )

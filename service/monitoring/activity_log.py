@@ -124,7 +124,7 @@ class ActivityLog:
         for reason in begun:
             _log.warning(
                 "Rejects begin: %d of %d records of batch %d are rejected as %s. To see why, run "
-                "`tidemark rejects list --reason %s --since 10m --config FILE`",
+                "`tidemark rejects list --reason %s --since 10m`",
                 rejected[reason],
                 micro_batch.rows,
                 micro_batch.batch,
@@ -153,7 +153,7 @@ class ActivityLog:
         paths = " and ".join(form.measures[name].paths)
         _log.warning(
             "None of the first %d admitted readings has %s: %s.measures.%s has no value. Correct the path, or the producers. "
-            "To see which fields the records have, run `tidemark try --config FILE`",
+            "To see which fields the records have, run `tidemark try`",
             readings,
             paths,
             form.place,

@@ -76,6 +76,8 @@ class Proposal:
     window_ms: int = 60_000
     gap_ms: int | None = None
     max_delay_ms: int | None = None
+    behind_ms: tuple[int, int] | None = None
+    """How far 99 % of the readings, and the last of them, are behind the broker's time; negative for ahead."""
     max_ahead_ms: int | None = None
     reference_key: str | None = None
     categories: Sequence[str] = ()
@@ -255,6 +257,7 @@ def _judge_rhythm(made: Proposal) -> None:
 def _judge_delay(made: Proposal, clock: Clock, sample: Sequence[Seen]) -> None:
     lags = sorted(seen.broker_ms - at for seen, at in zip(sample, clock.ms, strict=True) if at is not None)
     behind, ahead = lags[int(0.99 * (len(lags) - 1))], -lags[int(0.01 * (len(lags) - 1))]
+    made.behind_ms = behind, lags[-1]
     defaults = Admission()
     if behind > defaults.max_delay_ms / 2:
         made.max_delay_ms = min(_DAY_MS, round_up(2 * behind))
@@ -294,6 +297,23 @@ def pace(seen: Rhythm) -> str:
     if not seen.gaps:
         return "no device has two readings in the sample"
     return f"a device sends every {rough_duration(seen.median_ms)}, 99 % of its gaps are at most {rough_duration(seen.long_ms)}"
+
+
+def delays(made: Proposal) -> str:
+    """Return how late the readings of the sample are, for people."""
+    if made.behind_ms is None:
+        return ""
+    most, last = (rough_duration(max(0, ms)) if ms > 0 else "0 s" for ms in made.behind_ms)
+    return f"99 % of the readings are at most {most} behind the broker's time, the last one is {last}"
+
+
+def final_after(made: Proposal) -> str:
+    """Return how long after its end a window is final, for people."""
+    defaults = Admission()
+    delay_ms = made.max_delay_ms or defaults.max_delay_ms
+    ahead_ms = made.max_ahead_ms or defaults.max_ahead_ms
+    parts = f"max_delay {format_duration(delay_ms)} + max_ahead {format_duration(ahead_ms)}"
+    return f"{rough_duration(delay_ms + ahead_ms)} after their end ({parts})"
 
 
 def lines(made: Proposal) -> Iterator[tuple[str, str]]:

@@ -50,7 +50,7 @@ def profile(settings: Settings, out: Path, say: Callable[[str], object], *, repl
         what = "there is no [reference] in the settings"
         raise SettingsError(what, remedy="Add one, or draw expectations of the readings without --reference")
     require_place(out, replace=replace)
-    spark = session.build(settings, master="local[1]")
+    spark = session.build(settings, master="local[1]", is_brief=True)
     try:
         table = database.fetch(spark, reference)
     except TidemarkError:

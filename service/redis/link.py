@@ -41,6 +41,8 @@ from service.micro_batch import Offsets, parse_offsets
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 
+ANSWERS_S = 1.0
+"""Within which a Redis connects and answers PING for a command that only reads."""
 IN_FLIGHT = 3
 """Calls without a reply: Redis runs one, another waits in the socket, and the next one is packed."""
 
@@ -146,6 +148,18 @@ def reader(options: settings.Redis, keys: Keys, what: str) -> Iterator[tuple[Any
     """A client of a shard for plain commands, and the budget for their retries, which names `what` they are for."""
     with redis_client.client(options, keys) as client:
         yield client, Budget(options.retry_for_ms, Place(redis_client.address(options, keys), what))
+
+
+def require_answer(options: settings.Redis) -> None:
+    """Raise SinkError if a shard does not answer within ANSWERS_S: a command that only reads need not wait for retry_for."""
+    for keys in shards(options)[: None if options.cluster else 1]:
+        limits = {"socket_timeout": ANSWERS_S, "socket_connect_timeout": ANSWERS_S}
+        try:
+            with redis_client.client(options, keys, **limits) as client:
+                client.ping()
+        except (RedisError, OSError) as error:
+            what = f"Redis at {redis_client.address(options, keys)} does not answer: {' '.join(str(error).split())}"
+            raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
 
 
 def progress(options: settings.Redis, name: str) -> list[bytes | None]:

@@ -20,6 +20,8 @@ _TIMES = re.compile(r"event time (-?\d+) ms(?: is behind the watermark, (-?\d+) 
 """Begins the detail of early and late rejects of version 0.2.0 and before, which have no headers for the numbers."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
+MOST_PLACES = 10_000
+"""Places in a range."""
 _PLACE = re.compile(
     r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))(#(?P<index>\d+))?\Z"
 )
@@ -51,6 +53,23 @@ class Coordinates:
             raise SettingsError(msg, remedy="Write readings[2]@1207, or readings/2/1207, or readings/2/1207#3")
         index = int(place["index"] or NO_INDEX)
         return Coordinates(place["topic"], int(place["p"] or place["p2"]), int(place["o"] or place["o2"]), index)
+
+    @staticmethod
+    def parse_all(text: str) -> "list[Coordinates]":
+        """Parse a place as `parse` does, or a range of offsets, `topic[partition]@first-last`, both ends included; raises
+        SettingsError, also for more than MOST_PLACES.
+        """
+        first, is_range, last = text.rpartition("-")
+        if not is_range or not last.isdecimal() or _PLACE.match(first) is None:
+            return [Coordinates.parse(text)]
+        begin = Coordinates.parse(first)
+        offsets = range(begin.offset, int(last) + 1)
+        if not 0 < len(offsets) <= MOST_PLACES:
+            msg = f"{text!r} names {len(offsets):,} offsets"
+            raise SettingsError(
+                msg, remedy=f"Name at least one, and at most {MOST_PLACES:,}: readings[2]@1207-1210 for four of them"
+            )
+        return [Coordinates(begin.topic, begin.partition, offset) for offset in offsets]
 
 
 @dataclass(frozen=True, slots=True)

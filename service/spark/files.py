@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import SparkSession
 
 from service.errors import CheckpointError, SetupError
-from service.spark.internals import jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FULL = re.compile(r"No space left on device|[Qq]uota ?[Ee]xceeded")
 """The messages of file systems without free space."""
@@ -149,7 +150,9 @@ class Local:
 class Files:
     """A folder, through the JVM. Hadoop verifies checksums (of blocks, or in local .crc files) while it reads."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, spark: "SparkSession", root: str) -> None:
+        from service.spark.internals import jvm  # noqa: PLC0415 - it imports PySpark, which `Local` does not need
+
         self.root = root
         self._jvm = jvm.of(spark)
         self._conf = jvm.hadoop_settings(spark)
@@ -269,6 +272,8 @@ class Files:
             self._put_new(name, content)
             return
         with _named(name):
+            from service.spark.internals import jvm  # noqa: PLC0415
+
             # createAtomic makes a temporary file beside it and renames that when it is closed.
             manager = jvm.file_manager(self._jvm, self._path, self._conf)
             folder = self._at(name.rpartition("/")[0])
@@ -307,6 +312,8 @@ def manager(root: str) -> str:
         return ""
     if scheme in _OBJECT_STORES:
         return "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    from service.spark.internals import jvm  # noqa: PLC0415
+
     return f"{jvm.MANAGERS}FileContextBasedCheckpointFileManager"
 
 
@@ -321,7 +328,7 @@ def local(root: str) -> Path | None:
     return Path(url.path) if url.scheme in {"", "file"} else None
 
 
-def opened(session: SparkSession, root: str) -> Files | Local:
+def opened(session: "SparkSession", root: str) -> Files | Local:
     """Return the folder `root`: without the JVM if it is of this machine, else by the session's file systems. Raises as Files."""
     path = local(root)
     return Local(path) if path is not None else Files(session, root)

@@ -6,6 +6,7 @@ which take precedence. In plain Python and in tests this module starts the JVM, 
 
 import logging
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from service.errors import SettingsError, SetupError
 from service.settings import Settings
-from service.spark import files, java
+from service.spark import files, java, jvm_errors
 from service.spark.home import home
 from service.spark.internals import jvm
 from service.spark.jars import class_path
@@ -34,6 +35,15 @@ _ENGINE = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
 _SCHEDULER = "spark.scheduler.mode"
 _POOL = "spark.tidemark.pool"
 """In a session of a pipeline among several: the pool of its jobs."""
+_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+BRIEF_JAVA = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+)
+"""Of a JVM that ends within seconds: no second compiler, no threads of a collector, and no verification of jars whose checksums
+were compared when they were fetched."""
 MOST_BUCKETS = 16
 """Of a checkpoint whose settings have no number: on more cores a batch gains less from another task than that costs."""
 LONGEST_FOLDER = 106 - len("/.01234567-89ab-cdef-0123-456789abcdef.sock")
@@ -122,13 +132,19 @@ def cluster_secret(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def build(
-    settings: Settings | None = None, *, master: str | None = None, app_name: str = "tidemark", is_shared: bool = False
+    settings: Settings | None = None,
+    *,
+    master: str | None = None,
+    app_name: str = "tidemark",
+    is_shared: bool = False,
+    is_brief: bool = False,
 ) -> SparkSession:
     """Return the session with Tidemark's settings. `settings` gives the application's name; `master` is local[*] by default.
 
     Starts a JVM unless spark-submit did. The number of shuffle partitions is the number of cores, at most `sessions.buckets`
     (MOST_BUCKETS without that), unless the operator sets it; a checkpoint keeps its first number. With `is_shared` several
     pipelines run in the application: their jobs get fair shares of the cores, and each takes a session from `of_pipeline`.
+    `is_brief` is for a command that runs some seconds: its JVM has BRIEF_JAVA.
     Raises SetupError without jars or a suitable Java, or when no JVM starts.
     """
     use_this_python()
@@ -150,14 +166,19 @@ def build(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one process needs no address that others reach
         prepare()
         path = class_path()
+        chosen = {"spark.driver.extraClassPath": path, "spark.executor.extraClassPath": path}
+        if is_brief:
+            chosen[_JAVA_OPTIONS] = brief(conf()[_JAVA_OPTIONS])
         builder = builder.master(master)
-        builder = builder.config("spark.driver.extraClassPath", path).config("spark.executor.extraClassPath", path)
     if is_shared:
         chosen = {**chosen, _SCHEDULER: "FAIR"}
     wanted: dict[str, bool | float | int | str | None] = {
         k: v for k, v in {**conf(), **chosen}.items() if k not in given
     }
     try:
+        if not submitted():
+            texts = {name: str(value) for name, value in wanted.items()}
+            jvm.launch({**texts, "spark.master": master or ""}, jvm_errors.pipe())
         spark = builder.config(map=wanted).getOrCreate()
     except Exception as error:
         what = f"Spark does not start: {_first_line(error)}"
@@ -167,6 +188,12 @@ def build(
     warn_of_noexec(jvm.of(spark).java.lang.System.getProperty("java.io.tmpdir"))
     _suit(spark, settings, {**given, **wanted})
     return spark
+
+
+def brief(java_options: str) -> str:
+    """Return the options of a JVM with those of BRIEF_JAVA."""
+    kept = [each for each in java_options.split(" ") if not re.match(r"-XX:\+Use\w+GC$|-Xmn", each)]
+    return " ".join([*kept, *BRIEF_JAVA])
 
 
 def warn_of_noexec(folder: str) -> None:

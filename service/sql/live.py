@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from service.errors import SettingsError
+from service.errors import QuestionError
 from service.sql import columns
 from service.sql.statement import Bounds, Statement
 from tidemark_client import Client
@@ -50,7 +50,7 @@ class Live:
         return columns.sessions(self.meta) if name == "sessions" else columns.devices(self.meta, self.attributes)
 
     def table(self, name: str) -> pa.Table:
-        """Return the rows of a table that its uses in the statement may need. Raises SettingsError for too many."""
+        """Return the rows of a table that its uses in the statement may need. Raises QuestionError for too many."""
         uses = self.statement.uses[name]
         return {"windows": self._windows, "sessions": self._sessions, "devices": self._devices}[name](uses)
 
@@ -62,7 +62,7 @@ class Live:
         if number > MOST:
             what = f"The question looks for up to {number:,} windows, the limit is {MOST:,}"
             remedy = "Name a view, keys or a time, such as start >= now() - INTERVAL 10 MINUTES"
-            raise SettingsError(what, remedy=remedy)
+            raise QuestionError(what, remedy=remedy)
         places = [(span.view, span.measure, span.key, start) for span in spans for start in span.starts]
         if len(uses) > 1:
             places = list(dict.fromkeys(places))

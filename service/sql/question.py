@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from service.errors import SettingsError, SinkError, SinkRefusedError
+from service.errors import QuestionError, SettingsError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
 from service.settings import Redis, Settings
 from service.settings.section import read_secret
@@ -22,12 +22,29 @@ from tidemark_client import Client, RefusedError, TidemarkClientError, Unavailab
 LIVE = ("windows", "sessions", "devices")
 MEMORY, SPILLED = "1GiB", "8GiB"
 """What DuckDB may have of memory and of the temporary folder. By default it takes 80 % of the machine, and the current folder."""
+CONNECTS_S = 1.5
+"""Within which Redis takes a connection."""
+CONTENTS: Mapping[str, str] = {
+    "windows": "open and closed windows in Redis",
+    "sessions": "open and closed sessions in Redis",
+    "devices": "status, newest reading and reference columns of each device in Redis",
+    "history": "final windows, from the files of a Parquet outlet",
+    "state": "open windows, sessions and devices in the checkpoint",
+}
+"""What SHOW TABLES lists."""
+_TYPES = {
+    "string": "VARCHAR",
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "bool": "BOOLEAN",
+    "timestamp[ms, tz=UTC]": "TIMESTAMP WITH TIME ZONE",
+}
 _SAMPLE = 100
 """Devices whose hashes are looked at for the columns of the reference, if the settings do not list these."""
 
 
 def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: None) -> pa.Table:
-    """Return the rows of the answer. Raises SettingsError for a question that cannot be answered, SinkError, CheckpointError."""
+    """Return the rows of the answer. Raises QuestionError for a question that cannot be answered, SinkError, CheckpointError."""
     with TemporaryDirectory(prefix="tidemark-sql-") as folder, closing(connect(folder)) as connection:
         parsed = statement.parse(connection, text)
         schemas = {"history": history.SCHEMA, "state": columns.STATE}
@@ -35,16 +52,28 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
             "history": partial(history.table, settings, parsed),
             "state": partial(stored.table, settings),
         }
-        if not any(name in parsed.uses for name in LIVE):
+        if parsed.listing == "tables":
+            return pa.table({"table": list(CONTENTS), "content": list(CONTENTS.values())})
+        if not parsed.listing and not any(name in parsed.uses for name in LIVE):
             return _run(connection, parsed, schemas, tables)
         try:
             with _client(settings.redis) as client:
                 live = Live(client, client.meta(), parsed, _attributes(settings, client, parsed), watch)
                 schemas |= {name: live.schema(name) for name in LIVE}
                 tables |= {name: partial(live.table, name) for name in LIVE}
+                if parsed.listing:
+                    return _columns({name: schemas[name] for name in TEXTS})
                 return _run(connection, parsed, schemas, tables)
         except TidemarkClientError as error:
             raise _of_client(settings.redis, error) from error
+
+
+def _columns(schemas: Mapping[str, pa.Schema]) -> pa.Table:
+    """Return the columns of all tables, with DuckDB's names of types."""
+    rows = [
+        (name, field.name, _TYPES.get(str(field.type), str(field.type))) for name in schemas for field in schemas[name]
+    ]
+    return pa.table(dict(zip(("table", "column", "type"), map(list, zip(*rows, strict=True)), strict=True)))
 
 
 def connect(folder: str) -> duckdb.DuckDBPyConnection:
@@ -70,11 +99,11 @@ def _run(
         _fill(connection, name, schema.empty_table())
     try:
         connection.execute(f"EXPLAIN {parsed.text}")
-        for name in parsed.uses:
+        for name in () if parsed.is_described else parsed.uses:
             _fill(connection, name, tables[name]())
         return connection.execute(parsed.text).to_arrow_table()
     except duckdb.Error as error:
-        raise _named(error, schemas) from error
+        raise _named(error, {name: schemas[name] for name in parsed.uses}) from error
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
@@ -84,15 +113,15 @@ def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> N
     connection.unregister("_rows")
 
 
-def _named(error: duckdb.Error, schemas: Mapping[str, pa.Schema]) -> SettingsError:
-    """Return the error of a statement with the names that there are."""
+def _named(error: duckdb.Error, schemas: Mapping[str, pa.Schema]) -> QuestionError:
+    """Return the error of a statement with the names of its tables."""
     what = str(error).split("\n")[0]
     if isinstance(error, duckdb.CatalogException) and "Table" in what:
-        return SettingsError(what, remedy=f"The tables are {', '.join(TEXTS)}")
+        return QuestionError(what, remedy=f"The tables are {', '.join(TEXTS)}")
     if isinstance(error, duckdb.BinderException) and "column" in what:
         lists = "; ".join(f"{name} has {', '.join(_quoted(schema.names))}" for name, schema in schemas.items())
-        return SettingsError(what.split("Candidate")[0].strip(), remedy=f"The columns: {lists}")
-    return SettingsError(what, remedy="See `tidemark sql --help` for examples")
+        return QuestionError(what.split("Candidate")[0].strip(), remedy=f"The columns: {lists}")
+    return QuestionError(what, remedy="See `tidemark sql --help` for examples")
 
 
 def _quoted(names: Sequence[str]) -> list[str]:
@@ -101,7 +130,7 @@ def _quoted(names: Sequence[str]) -> list[str]:
 
 def _attributes(settings: Settings, client: Client, parsed: Statement) -> Sequence[str]:
     """Return the reference's columns: those of the settings, or where they list none those of some devices."""
-    if settings.reference is None or "devices" not in parsed.uses:
+    if settings.reference is None or not ("devices" in parsed.uses or parsed.listing):
         return ()
     if settings.reference.columns:
         return settings.reference.columns
@@ -110,7 +139,10 @@ def _attributes(settings: Settings, client: Client, parsed: Statement) -> Sequen
 
 
 def _client(settings: Redis) -> Client:
-    options: dict[str, Any] = {"socket_timeout": max(10.0, settings.timeout_ms / 1000)}
+    options: dict[str, Any] = {
+        "socket_timeout": max(10.0, settings.timeout_ms / 1000),
+        "socket_connect_timeout": min(CONNECTS_S, settings.timeout_ms / 1000),
+    }
     url = settings.url.get_secret_value()
     if settings.ca_file is not None and url.startswith("rediss"):
         options["ssl_ca_certs"] = str(settings.ca_file)

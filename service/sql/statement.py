@@ -9,14 +9,15 @@ these comparisons is true for a null.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 
-from service.errors import SettingsError
+from service.errors import QuestionError
 
 Tree = Mapping[str, Any]
 
@@ -73,6 +74,10 @@ class Statement:
     text: str
     uses: Mapping[str, tuple[Bounds, ...]]
     columns: frozenset[str] | None
+    listing: Literal["", "tables", "columns"] = ""
+    """What SHOW TABLES and DESCRIBE without a name ask for, of all tables."""
+    is_described: bool = False
+    """Whether only the columns of the answer are asked for (DESCRIBE): no row is read."""
 
     def needs(self, column: str) -> bool:
         """Whether a column is in use."""
@@ -80,24 +85,60 @@ class Statement:
 
 
 def parse(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
-    """Return the statement of a text. Raises SettingsError unless it is one SELECT."""
-    [answer] = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone() or ("{}",)
-    tree = json.loads(answer)
+    """Return the statement of a text. Raises QuestionError unless it is one SELECT, SHOW or DESCRIBE.
+
+    In a text that SQL does not take as it is, the column `end` is quoted where it ends no CASE.
+    """
+    tree = _tree(connection, text)
+    if tree.get("error", True) and (quoted := _with_end_quoted(text)) != text:
+        other = _tree(connection, quoted)
+        text, tree = (text, tree) if other.get("error", True) else (quoted, other)
     if tree.get("error", True):
         if tree.get("error_type") == "not implemented":
             what = "The question is no SELECT, or a PIVOT without a list of values"
             remedy = "Values can be read here, and nothing can be written or set"
         else:
             what, remedy = _place(text, tree), "See `tidemark sql --help` for examples"
-        raise SettingsError(what, remedy=remedy)
+        raise QuestionError(what, remedy=remedy)
     if len(tree["statements"]) != 1:
         what = f"The text has {len(tree['statements'])} statements"
-        raise SettingsError(what, remedy="Ask one question at a time")
+        raise QuestionError(what, remedy="Ask one question at a time")
     found = _Walk(connection)
     found.walk(tree["statements"])
+    source = tree["statements"][0]["node"].get("from_table") or {}
+    is_shown = source.get("type") == "SHOW_REF"
+    if is_shown and source.get("query") is None:
+        return Statement(text, {}, None, "tables" if "__" not in source["table_name"] else "columns")
     hidden = found.hidden & found.uses.keys()
     uses = {name: (Bounds(),) if name in hidden else tuple(each) for name, each in found.uses.items()}
-    return Statement(text, uses, None if found.is_all else frozenset(found.columns))
+    is_described = is_shown and source.get("show_type") != "SUMMARY"
+    return Statement(text, uses, None if found.is_all else frozenset(found.columns), is_described=is_described)
+
+
+def _tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
+    [answer] = connection.execute("SELECT json_serialize_sql(?)", [text]).fetchone() or ("{}",)
+    tree: dict[str, Any] = json.loads(answer)
+    return tree
+
+
+_WORD = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\w+", re.DOTALL)
+
+
+def _with_end_quoted(text: str) -> str:
+    depth = 0
+
+    def quoted(found: "re.Match[str]") -> str:
+        nonlocal depth
+        word = found[0].lower()
+        if word == "case":
+            depth += 1
+        elif word == "end" and depth:
+            depth -= 1
+        elif word == "end":
+            return f'"{found[0]}"'
+        return found[0]
+
+    return _WORD.sub(quoted, text)
 
 
 def _place(text: str, tree: Tree) -> str:

@@ -13,12 +13,18 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
-from service.commands import check_spark
+from service.commands import check, check_spark
 from service.commands.check import Line, checks
 from service.daemon import process
 from service.daemon.process import Plan
 from service.errors import SinkRefusedError
+from service.monitoring.board import Board
+from service.monitoring.metrics import Metrics
+from service.monitoring.monitor import Monitor
+from service.monitoring.server import Server
+from service.monitoring.status import Status
 from service.publication.meta import CONTRACT
+from service.redis.keys import shards
 from service.settings import Settings, parse
 
 pytestmark = pytest.mark.integration
@@ -207,6 +213,26 @@ def test_what_works_but_is_risky_is_a_warning(world: World, redis_server: Redis)
     assert "allkeys-lru" in warnings["redis memory"]
     assert "host-2 holds the lease" in warnings["redis lease"]
     assert "2097152" in warnings["admission.max_bytes"]
+
+
+def test_a_running_service_with_these_settings_is_recognised(world: World) -> None:
+    world.redis.set(f"{world.topic}:lease", "host-2:7:1:x", px=60_000)
+    world.redis.set(f"{world.topic}:epoch", 3)
+    running = Status(world.document["service"].get("name", "tidemark"))
+    running.term(3)
+    server = Server(Board([Monitor(Metrics(), running)]), "127.0.0.1", 0)
+    try:
+        options = parse(world.document | {"metrics": {"port": server.port}})
+        found: list[Line] = []
+        check._shard(options, shards(options.redis)[0], found.append)
+        assert [(line.status, line.name) for line in found] == [("ok", "redis lease")]
+        assert found[0].detail == "this service runs, with epoch 3: host-2:7:1:x holds the lease"
+        world.redis.set(f"{world.topic}:epoch", 4)
+        check._shard(options, shards(options.redis)[0], found.append)
+        assert found[1].status == "warn", "another epoch: another service"
+    finally:
+        server.close()
+        world.redis.delete(f"{world.topic}:lease", f"{world.topic}:epoch")
 
 
 def test_a_kafka_that_does_not_answer_is_named(world: World) -> None:

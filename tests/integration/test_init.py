@@ -65,6 +65,8 @@ def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
     shown = capsys.readouterr().out
     assert "20 devices" in shown
     assert "not sure" not in shown
+    assert "Windows are final 70 s after their end (max_delay 1 m + max_ahead 10 s)" in shown
+    assert shown.splitlines()[-2:] == [f"  tidemark {word} --config {config}" for word in ("check", "run")]
     written = config.read_text()
     assert len(written.splitlines()) < 50
     assert tomllib.loads(written)["input"] == {

@@ -17,7 +17,7 @@ from service.daemon.lease import Lease
 from service.errors import CheckpointError, FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
 from service.rejects import reject_log
-from service.spark.files import Local
+from service.spark.files import Local, local
 from state import distribution, reader
 from state.distribution import Digest
 from tests.integration.world import World
@@ -143,7 +143,7 @@ def test_a_reshape_that_is_interrupted_leaves_a_checkpoint_that_goes_on(world: R
         failpoint._plan = None
         if point != "reshape_staged":
             with pytest.raises(CheckpointError, match=r"interrupted.*each of them finishes it"):
-                resume.show(world.spark, world.settings)
+                manifest.shown(Local(local(world.settings.service.checkpoint)))
         world.begins()
         assert (point, world.shape()[0]) == (point, buckets)
         assert world.digest() == whole

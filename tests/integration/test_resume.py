@@ -20,6 +20,7 @@ from service.kafka.offsets import edges, headrooms
 from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.settings import Settings, parse
+from service.spark.files import Local, local
 
 pytestmark = pytest.mark.integration
 
@@ -150,7 +151,7 @@ def test_a_checkpoint_without_a_manifest_is_refused_until_init_makes_one(spark: 
         resume.init(spark, parse(unset))
     made = resume.init(spark, world.settings())
     assert made.shuffle_partitions == 3
-    assert resume.show(spark, world.settings()) == made
+    assert manifest.shown(Local(local(world.settings().service.checkpoint))) == made
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
         assert resume.prepare(spark, world.settings()) == []

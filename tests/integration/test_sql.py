@@ -17,7 +17,7 @@ from load.testbed import to_toml
 from schemas import contract
 from service import settings
 from service.cli import main
-from service.errors import SettingsError, SinkError
+from service.errors import QuestionError, SettingsError, SinkError
 from service.micro_batch import MicroBatch
 from service.outlets import tables
 from service.outlets.outlet import Entry, Position
@@ -282,20 +282,81 @@ def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(ask: Ask, text: str, part: str) -> None:
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(QuestionError) as caught:
         ask(text)
     assert part in str(caught.value)
 
 
+def test_an_error_names_the_columns_of_the_tables_of_the_question_alone(
+    ask: Ask, values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(QuestionError) as caught:
+        ask("select colour from windows")
+    assert "sessions has" not in str(caught.value)
+    assert main(["sql", "--config", str(values.config), "select colour from windows"]) == QuestionError.status == 13
+    assert capsys.readouterr().err.startswith("tidemark: QUESTION: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "end_ms"),
+    [
+        (f"select end from windows where key = 'pump-07' and start = {START} limit 1", T0 + MINUTE),
+        (f'select w."end" as end from windows w where end = {START} + interval 1 minute limit 1', T0 + MINUTE),
+        (
+            f'select case when count > 0 then 1 else 2 end as "one", end from windows where start = {START} limit 1',
+            T0 + MINUTE,
+        ),
+        ("select 'the end' as \"end\" -- the end", None),
+    ],
+)
+def test_the_column_end_is_quoted_where_it_has_to_be(ask: Ask, text: str, end_ms: int | None) -> None:
+    [row] = ask(text)
+    assert row["end"] == "the end" if end_ms is None else row["end"].timestamp() * 1000 == end_ms
+
+
+def test_all_tables_and_columns_are_listed_and_described_without_reading_rows(ask: Ask, read: dict[str, int]) -> None:
+    names = ["windows", "sessions", "devices", "history", "state"]
+    assert [row["table"] for row in ask("show tables")] == names
+    for text in ("describe", "show all tables"):
+        rows = ask(text)
+        assert list(dict.fromkeys(row["table"] for row in rows)) == names
+        assert {"table": "windows", "column": "end", "type": "TIMESTAMP WITH TIME ZONE"} in rows
+        assert {"table": "devices", "column": "ref.site", "type": "VARCHAR"} in rows
+    for name in names:
+        [first, *_] = ask(f"describe {name}")
+        assert first["column_type"] == "VARCHAR"
+    assert read == {}
+    assert ask("summarize devices")[0]["count"] == 40
+
+
+def test_tables_are_listed_while_redis_is_away(values: Values) -> None:
+    other = settings.parse(values.document | {"redis": {"url": "redis://127.0.0.1:1/0"}})
+    assert len(question.answer(other, "show tables").to_pylist()) == 5
+
+
+def test_a_row_that_does_not_fit_80_columns_has_a_line_for_each_field(
+    values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"where key = 'pump-07' and view = 'device_1m' and start >= {START} order by start"
+    assert main(["sql", "--config", str(values.config), f"select key, mean from windows {where}"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["key      mean", "pump-07  7.5"]
+    assert main(["sql", "--config", str(values.config), f"select * from windows {where}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.startswith("row ")] == ["row 1", "row 2", "row 3"]
+    assert "  key            pump-07" in lines or any(line.split() == ["key", "pump-07"] for line in lines)
+    assert lines[-1] == "3 rows"
+
+
 def test_names_are_checked_before_anything_is_read(ask: Ask, read: dict[str, int]) -> None:
-    with pytest.raises(SettingsError):
+    with pytest.raises(QuestionError):
         ask("select colour from windows")
     assert read == {}
 
 
 def test_too_many_windows_are_refused_with_what_to_name(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST", 100)
-    with pytest.raises(SettingsError, match=r"looks for up to [\d,]+ windows, the limit is 100. Name a view"):
+    with pytest.raises(QuestionError, match=r"looks for up to [\d,]+ windows, the limit is 100. Name a view"):
         ask("select * from windows")
     assert len(ask("select * from windows where key = 'pump-07' and start >= '2023-11-14 22:00:00+00'")) == 3
 

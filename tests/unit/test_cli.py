@@ -45,7 +45,7 @@ def tidemark(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_version_names_tidemark_spark_and_python(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["version"]) == 0
+    assert main(["--version"]) == 0
     python = ".".join(map(str, sys.version_info[:3]))
     assert capsys.readouterr().out == f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})\n"
 
@@ -54,7 +54,7 @@ def test_a_reader_of_the_output_may_leave() -> None:
     """`tidemark ... | head` ends without a traceback."""
     read, write = os.pipe()
     os.close(read)
-    command = [sys.executable, "-m", "service.cli", "version"]
+    command = [sys.executable, "-m", "service.cli", "--version"]
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(write)
     assert ended.stderr == ""
@@ -115,7 +115,9 @@ def test_check_of_wrong_settings_is_one_failing_line(tmp_path: Path, capsys: pyt
     path = tmp_path / "tidemark.toml"
     path.write_text("[service\n")
     assert main(["check", "--config", str(path)]) == 2
-    assert capsys.readouterr().out.startswith("FAIL settings: ")
+    shown = capsys.readouterr().out
+    assert shown.startswith("FAIL settings: ")
+    assert shown.splitlines()[-1] == "not ready, 1 failure"
 
 
 def test_archives_are_dropped_from_the_import_path() -> None:
@@ -208,8 +210,8 @@ def test_offsets_that_cannot_be_meant_are_refused_before_anything_is_asked(
 ) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(GOOD)
-    assert main(["skip", "--config", str(path), *dry, "readings:0:5", "readings[0]@7"]) == 2
-    assert "'readings[0]@7' names no offsets" in capsys.readouterr().err
+    assert main(["skip", "--config", str(path), *dry, "readings:0:5", "readings[0]:7"]) == 2
+    assert "'readings[0]:7' names no offsets" in capsys.readouterr().err
 
 
 def test_a_profile_goes_into_the_folder_of_the_settings_from_any_working_directory(

@@ -1,5 +1,7 @@
 """The command line's own promises: help with an example, the settings file, colours, completion, start-up, progress bars."""
 
+import json
+import logging
 import os
 import subprocess
 import sys
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 from typer import main as typer_main
 
-from service.cli import entry, main
-from service.cli.command import app
+from service import printing
+from service.cli import entry, log, main
+from service.cli.command import PANELS, app
 from service.cli.first import _options
-from service.cli.output import report
+from service.cli.output import report, verdict
 from service.commands import progress
 from service.commands.finding import Line, ok
 from service.errors import SettingsError
@@ -223,6 +226,17 @@ def test_findings_have_colours_on_a_terminal_unless_no_color_is_set(
     assert r"\x1b[2J is away" in said
 
 
+def test_a_check_ends_with_a_verdict() -> None:
+    warn, failed = Line("a", "warn", "x"), Line("b", "fail", "y", exit_status=6)
+    for lines, expected in (
+        ([ok("kafka", "answers")], "ready"),
+        ([warn], "ready, 1 warning"),
+        ([warn, warn], "ready, 2 warnings"),
+        ([warn, failed, failed], "not ready, 2 failures, 1 warning"),
+    ):
+        assert verdict(lines) == expected
+
+
 @pytest.mark.parametrize(("after_s", "shown"), [(0, True), (60, False)])
 def test_a_bar_is_shown_on_a_terminal_when_the_work_takes_long(after_s: int, shown: bool) -> None:
     program = (
@@ -245,3 +259,59 @@ def test_no_bar_is_shown_where_standard_error_is_no_terminal(capsys: pytest.Capt
     bar(500, 1000)
     bar.close()
     assert capsys.readouterr().err == ""
+
+
+def test_the_list_of_commands_is_grouped_and_nothing_is_cut_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    places = [text.index(f"\n{panel}:\n") for panel in PANELS]
+    assert places == sorted(places)
+    assert "\nCommands:\n" not in text, "each command has its panel"
+    for words in ((), *commands()):
+        assert main([*words, "--help"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert not any("\u2026" in line or line.rstrip().endswith("...") for line in lines if "Usage" not in line), (
+            words
+        )
+
+
+NEED_NO_SETTINGS = {"jars", "deploy", "demo", "init"}
+
+
+@pytest.mark.parametrize("words", [each for each in commands() if each[0] not in NEED_NO_SETTINGS], ids=" ".join)
+def test_in_an_empty_folder_every_command_names_init(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 2
+    assert "`tidemark init --bootstrap HOST:PORT --topic NAME` writes one" in capsys.readouterr().err
+
+
+def test_commands_in_messages_are_complete(tmp_path: Path) -> None:
+    printing.settings_file(tmp_path / "plant 7.toml")
+    shown = f"--config '{tmp_path}/plant 7.toml'"
+    try:
+        for text, expected in (
+            ("`tidemark try` says why", f"`tidemark try {shown}` says why"),
+            ("run `tidemark skip --dry-run 'r[2]@5'`, then", f"run `tidemark skip --dry-run 'r[2]@5' {shown}`, then"),
+            ("`tidemark try --config FILE`", f"`tidemark try {shown}`"),
+            ("`tidemark sql --help`", "`tidemark sql --help`"),
+            ("`tidemark jars --group s3`", "`tidemark jars --group s3`"),
+            ("`tidemark try --config x`", "`tidemark try --config x`"),
+            ("tidemark is here", "tidemark is here"),
+        ):
+            assert printing.complete(text) == expected
+        printing.settings_file(tmp_path / "two.toml", "two")
+        assert printing.complete("`tidemark try`", "two") == f"`tidemark try --config {tmp_path}/two.toml`"
+        record = logging.LogRecord("service", logging.INFO, "", 0, "`tidemark try`", (), None)
+        assert log._Text(()).format(record).endswith(f"`tidemark try {shown}`")
+        assert json.loads(log._Json(()).format(record))["message"] == f"`tidemark try {shown}`"
+    finally:
+        printing._files.clear()

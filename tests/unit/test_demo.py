@@ -71,3 +71,10 @@ def test_the_result_explains_each_figure_and_ends_with_the_commands_for_an_own_t
     assert next(line for line in lines if line.startswith("DIFFERENT"))
     commands = [line.split("#")[0].strip() for line in lines[-3:]]
     assert [command.split()[:2] for command in commands] == [["tidemark", name] for name in ("init", "check", "run")]
+
+
+def test_a_run_without_a_batch_after_its_warm_up_says_to_run_longer() -> None:
+    values = {each.name: 1 for each in fields(Summary)}
+    summary = Summary(**{**values, "latency_ms": {}, "rejects": {}, "examples": [], "caught_up": True})
+    [line] = [line for line in summary.lines() if line.startswith("latency")]
+    assert line.split(None, 2)[1:] == ["none", "no batch after the warm-up: run longer, such as --for 60s"]

@@ -160,6 +160,8 @@ def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
 def test_lateness_of_the_sample_becomes_the_limit_and_what_is_beyond_it_is_counted() -> None:
     made = proposal.propose(readings(ts=lambda n: BEGIN_MS + n * 100 - (100_000 if n % 2 else 0)))
     assert made.max_delay_ms == 300_000
+    assert proposal.final_after(made).endswith(" after their end (max_delay 5 m + max_ahead 10 s)")
+    assert proposal.delays(made).startswith("99 % of the readings are at most ")
     made = proposal.propose(
         readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (10 * 86_400_000 if n % 20 == 0 else 0))
     )

@@ -14,6 +14,7 @@ from service.commands.skip import MOST, refuse
 from service.errors import CheckpointError, SettingsError
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
+from service.rejects.reject_log import Coordinates
 from service.spark.files import Local
 
 
@@ -24,6 +25,8 @@ def span(begin: int, end: int, partition: int = 0) -> Span:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("readings[2]@1207", span(1207, 1208, 2)),
+        ("readings[2]@1207-1210", span(1207, 1211, 2)),
         ("readings:2:1207", span(1207, 1208, 2)),
         ("readings:0:5-5", span(5, 6)),
         ("a.b_c-d:10:0-99", Span("a.b_c-d", 10, 0, 100)),
@@ -35,7 +38,7 @@ def test_both_ends_of_a_range_are_included(text: str, expected: Span) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["readings", "readings:0", "readings:0:7-5", "readings:0:-1", "readings[0]@7", "r:0:5 "]
+    "text", ["readings", "readings:0", "readings:0:7-5", "readings:0:-1", "readings[0]@7-", "readings[0]:7", "r:0:5 "]
 )
 def test_what_names_no_offsets_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="names no offsets"):
@@ -126,7 +129,7 @@ def test_a_batch_over_a_skip_is_not_read_and_near_it_only_with_care() -> None:
         (quick, 0, 50_001 - READ_AHEAD),
         (quick, 0, 60_000),
     ):
-        with pytest.raises(ReadAnewError, match="batch 3 reaches over readings:0:50000-50001"):
+        with pytest.raises(ReadAnewError, match=r"batch 3 reaches over readings\[0\]@50000-50001"):
             reads(care, 3, begin, end)
 
 
@@ -161,7 +164,20 @@ def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
     for message in (
         "offsets below 10 are read",
         "the partition ends at 20",
-        "others:0:1: there is no such",
+        "others[0]@1: there is no such",
         "more than 10000",
     ):
         assert message in str(refused.value)
+
+
+def test_a_place_of_the_service_s_error_is_taken_by_the_commands_about_rejects() -> None:
+    assert Coordinates.parse_all(str(span(1207, 1211, 2))) == [
+        Coordinates("readings", 2, offset) for offset in range(1207, 1211)
+    ]
+    assert Coordinates.parse_all("a-1[0]@7") == [Coordinates("a-1", 0, 7)]
+    assert Coordinates.parse_all("readings[2]@1207#3") == [Coordinates("readings", 2, 1207, 3)]
+    for text in ("readings[2]@7-6", "readings[2]@0-10000"):
+        with pytest.raises(SettingsError, match=r"names [\d,]+ offsets"):
+            Coordinates.parse_all(text)
+    with pytest.raises(SettingsError, match="does not name a record"):
+        Coordinates.parse_all("readings-5")

@@ -147,4 +147,4 @@ def test_the_error_names_the_command_that_mends_it() -> None:
     assert isinstance(error, TidemarkError)
     assert error.status == 11
     assert "Batch 812" in error.what
-    assert "tidemark skip --config FILE --dry-run readings:2:1207-1210 readings:3:5`" in error.remedy
+    assert "tidemark skip --dry-run 'readings[2]@1207-1210' 'readings[3]@5'`" in error.remedy

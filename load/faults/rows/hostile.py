@@ -276,7 +276,7 @@ def _unreadable(run: Run) -> Figures:
             return status == UnreadableRecordError.status
 
         run.until(is_named, 4 * STARTS_S, "the service to name what it cannot read")
-        positions = re.findall(rf"{TOPIC}:\d+:\d+(?:-\d+)?", run.testbed.last_words())
+        positions = re.findall(rf"{TOPIC}\[\d+\]@\d+(?:-\d+)?", run.testbed.last_words())
         _tidemark(run, "skip", *dict.fromkeys(positions))
         run.start()
     run.wait(

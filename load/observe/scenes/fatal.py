@@ -108,7 +108,7 @@ class Fatal(Scene):
                 what = f"The service has ended with {ends} and has named no record; {self.testbed.last_words()}"
                 raise SetupError(what)
             ends.append(self._end())
-        named = re.findall(rf"{TOPIC}:\d+:[\d-]+", self.testbed.last_words())
+        named = re.findall(rf"{TOPIC}\[\d+\]@\d+(?:-\d+)?", self.testbed.last_words())
         self.say(f"the service ended with {ends}, and named {named}")
         self.testbed.start_service()  # its metrics name the number of offsets until it ends again
         yield

@@ -1,10 +1,12 @@
 """The JVM and the Java objects behind PySpark's: private fields of PySpark 4.1.4, and objects that Spark does not document."""
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import Any, cast
 from urllib.parse import unquote
 
-from pyspark import SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -16,6 +18,19 @@ def started() -> Any:
     """Return the packages of the JVM, which starts if there is none. Needs no session."""
     SparkContext._ensure_initialized()
     return SparkContext._jvm
+
+
+def launch(settings: Mapping[str, str], errors: int) -> None:
+    """Start the JVM with Spark's settings, as a session would; `errors` is the file of its standard error, which is closed here.
+
+    Do nothing if this process has a JVM.
+    """
+    try:
+        if SparkContext._gateway is None:
+            conf, launch = SparkConf().setAll(list(settings.items())), cast("Any", launch_gateway)  # it has no types
+            SparkContext._ensure_initialized(gateway=launch(conf, popen_kwargs={"stderr": errors}))
+    finally:
+        os.close(errors)
 
 
 def with_callbacks() -> Any:

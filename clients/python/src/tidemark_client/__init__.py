@@ -8,6 +8,7 @@ with Client.from_url("redis://localhost:6379/0") as client:
 """
 
 from tidemark_client import queries
+from tidemark_client.aggregate import Aggregate
 from tidemark_client.aio import AsyncClient
 from tidemark_client.client import Client
 from tidemark_client.errors import (
@@ -23,6 +24,7 @@ from tidemark_client.errors import (
     UnavailableError,
     UnknownViewError,
 )
+from tidemark_client.frame import to_frame
 from tidemark_client.names import Place
 from tidemark_client.queries import Query, Snapshot
 from tidemark_client.values import (
@@ -42,6 +44,7 @@ from tidemark_client.values import (
 
 __all__ = [
     "CONTRACT",
+    "Aggregate",
     "ArgumentError",
     "AsyncClient",
     "BusyError",
@@ -70,4 +73,5 @@ __all__ = [
     "Window",
     "Written",
     "queries",
+    "to_frame",
 ]

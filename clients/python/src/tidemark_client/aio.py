@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, TypeVar, Union
 
 import redis.asyncio
@@ -11,6 +11,8 @@ import redis.asyncio.cluster
 import redis.asyncio.sentinel
 
 from tidemark_client import nonblocking, queries, sentinel
+from tidemark_client.aggregate import Aggregate
+from tidemark_client.choice import Choice
 from tidemark_client.cluster import connect, is_cluster, single
 from tidemark_client.connection import (
     BLOCK_S,
@@ -31,6 +33,7 @@ from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
 from tidemark_client.sentinel import is_sentinel
 from tidemark_client.steps import Query, Step
+from tidemark_client.times import Since, Time
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
 T = TypeVar("T")
@@ -82,7 +85,7 @@ class AsyncClient:
     async def progress(self) -> Progress | None:
         return await self.ask(queries.progress())
 
-    async def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
+    async def window(self, view: str, key: KeyOf, start: Time, measure: str | None = None) -> Window | None:
         return await self.ask(queries.window(view, key, start, measure))
 
     async def current(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
@@ -92,11 +95,24 @@ class AsyncClient:
         return await self.ask(queries.latest_complete(view, key, measure))
 
     async def windows(
-        self, view: str, key: KeyOf = (), *, since: int, until: int | None = None, measure: str | None = None
+        self, view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
     ) -> list[Window]:
         return await self.ask(queries.windows(view, key, since=since, until=until, measure=measure))
 
-    async def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
+    async def aggregate(
+        self, view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
+    ) -> Aggregate | None:
+        return await self.ask(queries.aggregate(view, key, since=since, until=until, measure=measure))
+
+    async def latest(
+        self, view: str, measure: str | None = None, *, final: bool = False, page: int = 1000
+    ) -> dict[str, Window]:
+        found: dict[str, Window] = {}
+        async for keys in self.key_pages(view, page):
+            found.update({each.key: each for each in await self.ask(queries.latest(view, keys, measure, final=final))})
+        return found
+
+    async def keys(self, view: str, *, since: Since | None = None, limit: int = 100) -> list[tuple[str, int]]:
         return await self.ask(queries.keys(view, since=since, limit=limit))
 
     async def all_keys(self, view: str, page: int = 1000) -> AsyncIterator[tuple[str, int]]:
@@ -115,9 +131,26 @@ class AsyncClient:
     async def device(self, device_id: str) -> Device | None:
         return await self.ask(queries.device(device_id))
 
-    async def devices(self, page: int = 500) -> AsyncIterator[Device]:
+    async def devices(
+        self,
+        page: int = 500,
+        *,
+        status: str | None = None,
+        where: Mapping[str, str] | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[Device]:
+        choice, given = Choice(status, where or {}, sort, limit), 0
+        if choice.is_bounded:
+            found = [device async for devices in self.device_pages(page) for device in devices]
+            for device in choice.first(found):
+                yield device
+            return
         async for devices in self.device_pages(page):
-            for device in devices:
+            for device in filter(choice.accepts, devices):
+                if limit is not None and given >= limit:
+                    return
+                given += 1
                 yield device
 
     async def device_pages(self, page: int = 500) -> AsyncIterator[list[Device]]:
@@ -125,10 +158,10 @@ class AsyncClient:
         while (found := await self.ask(pages.next())) is not None:
             yield found
 
-    async def session(self, device_id: str, start: int | None = None) -> Session | None:
+    async def session(self, device_id: str, start: Time | None = None) -> Session | None:
         return await self.ask(queries.session(device_id, start))
 
-    async def sessions(self, device_id: str, since: int | None = None) -> list[Session]:
+    async def sessions(self, device_id: str, since: Since | None = None) -> list[Session]:
         return await self.ask(queries.sessions(device_id, since))
 
     async def value(self, place: Place) -> Window | Session | Device | Progress | None:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import operator
+from datetime import datetime, timedelta
 from typing import Any
 
+from tidemark_client import times
 from tidemark_client.errors import ArgumentError
 
 
-def times(**values: Any) -> None:
-    """Check times, which are whole milliseconds, or None."""
-    for name, value in values.items():
-        if value is not None and not _is_whole(value):
-            msg = f"{name} = {value!r}: give whole milliseconds since 1970 as an int, such as int(time.time() * 1000)"
-            raise ArgumentError(msg)
+def time(name: str, value: Any, *, is_ago: bool = False) -> int:
+    """The milliseconds of a time: an int, a datetime with a zone, or with `is_ago` a timedelta before now."""
+    if is_ago and isinstance(value, timedelta):
+        return times.ago_ms(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return times.to_ms(value)
+    if not _is_whole(value):
+        forms = (
+            "whole milliseconds since 1970 as an int, such as int(time.time() * 1000), or a datetime with a time zone"
+        )
+        msg = f"{name} = {value!r}: give {forms}{', or a timedelta before now' if is_ago else ''}"
+        raise ArgumentError(msg)
+    return operator.index(value)
+
+
+def some_time(name: str, value: Any, *, is_ago: bool = False) -> int | None:
+    """The same, or None."""
+    return None if value is None else time(name, value, is_ago=is_ago)
 
 
 def counts(**values: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Union
 
 import redis
@@ -11,6 +11,8 @@ import redis.cluster
 import redis.sentinel
 
 from tidemark_client import blocking, queries, sentinel
+from tidemark_client.aggregate import Aggregate
+from tidemark_client.choice import Choice
 from tidemark_client.cluster import connect, is_cluster, single, where
 from tidemark_client.connection import (
     BLOCK_S,
@@ -32,6 +34,7 @@ from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
 from tidemark_client.sentinel import is_sentinel
 from tidemark_client.steps import Query, Step
+from tidemark_client.times import Since, Time
 from tidemark_client.values import Change, Device, Meta, Progress, Session, View, Window
 
 T = TypeVar("T")
@@ -41,8 +44,10 @@ Connection = Union[redis.Redis, redis.cluster.RedisCluster]
 class Client:
     """Reads what a service of Tidemark keeps in Redis, or in a Redis Cluster, under a prefix. It never writes.
 
-    Times are event times in ms. `view` is a view's name; `key` is a text for a view of one column, a sequence of values for a
-    view of several, and is left out for a view over all devices. `measure` may be left out where the view has only one.
+    Times are event times: in answers in ms, and as a datetime in properties such as `Window.start_time`; as an argument ms or a
+    datetime with a zone, and `since` may be a timedelta before now. `view` is a view's name; `key` is a text for a view of one
+    column, a sequence of values for a view of several, and is left out for a view over all devices. `measure` may be left out
+    where the view has only one.
 
     The number of shards is found with the first question, and kept. Every method raises UnavailableError, RefusedError, and
     ContractError where the prefix has another version or another number of shards; those that take a view raise ContractError
@@ -109,7 +114,7 @@ class Client:
         """
         return self.ask(queries.progress())
 
-    def window(self, view: str, key: KeyOf, start: int, measure: str | None = None) -> Window | None:
+    def window(self, view: str, key: KeyOf, start: Time, measure: str | None = None) -> Window | None:
         """One window, or None where it has no readings or has expired."""
         return self.ask(queries.window(view, key, start, measure))
 
@@ -122,7 +127,7 @@ class Client:
         return self.ask(queries.latest_complete(view, key, measure))
 
     def windows(
-        self, view: str, key: KeyOf = (), *, since: int, until: int | None = None, measure: str | None = None
+        self, view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
     ) -> list[Window]:
         """All windows with readings that end after `since` and start before `until`, the oldest first.
 
@@ -130,7 +135,22 @@ class Client:
         """
         return self.ask(queries.windows(view, key, since=since, until=until, measure=measure))
 
-    def keys(self, view: str, *, since: int | None = None, limit: int = 100) -> list[tuple[str, int]]:
+    def aggregate(
+        self, view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
+    ) -> Aggregate | None:
+        """The statistics of a key's windows from `since` on, merged: count, mean, stddev and others; None without a window."""
+        return self.ask(queries.aggregate(view, key, since=since, until=until, measure=measure))
+
+    def latest(
+        self, view: str, measure: str | None = None, *, final: bool = False, page: int = 1000
+    ) -> dict[str, Window]:
+        """The newest window with readings of each key, or with `final` the newest final one, by the text of the key."""
+        found: dict[str, Window] = {}
+        for keys in self.key_pages(view, page):
+            found.update({each.key: each for each in self.ask(queries.latest(view, keys, measure, final=final))})
+        return found
+
+    def keys(self, view: str, *, since: Since | None = None, limit: int = 100) -> list[tuple[str, int]]:
         """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
         return self.ask(queries.keys(view, since=since, limit=limit))
 
@@ -156,13 +176,33 @@ class Client:
         """A device, or None where it is unknown or has expired."""
         return self.ask(queries.device(device_id))
 
-    def devices(self, page: int = 500) -> Iterator[Device]:
-        """All devices, in no order; a device may come twice. They are read a page at a time.
+    def devices(
+        self,
+        page: int = 500,
+        *,
+        status: str | None = None,
+        where: Mapping[str, str] | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[Device]:
+        """All devices, or those with a status and attributes, such as where={"site": "leeds"}.
+
+        Without `sort` they come in no order, a page at a time, and a device may come twice. With `sort` ("id", "last_seen", an
+        attribute or a measure, "-" before it for the largest first) each comes once, after all are read. Raises ArgumentError.
 
         It walks over all keys of the Redis, or of the cluster (SCAN): where a view by device serves, `keys` costs less.
         """
+        choice, given = Choice(status, where or {}, sort, limit), 0
+        if choice.is_bounded:
+            pages = self.device_pages(page)
+            yield from choice.first(device for devices in pages for device in devices)
+            return
         for devices in self.device_pages(page):
-            yield from devices
+            for device in filter(choice.accepts, devices):
+                if limit is not None and given >= limit:
+                    return
+                given += 1
+                yield device
 
     def device_pages(self, page: int = 500) -> Iterator[list[Device]]:
         """The devices of `devices`, a page at a time."""
@@ -170,11 +210,11 @@ class Client:
         while (found := self.ask(pages.next())) is not None:
             yield found
 
-    def session(self, device_id: str, start: int | None = None) -> Session | None:
+    def session(self, device_id: str, start: Time | None = None) -> Session | None:
         """A device's session that starts then, or its open one; None where there is none."""
         return self.ask(queries.session(device_id, start))
 
-    def sessions(self, device_id: str, since: int | None = None) -> list[Session]:
+    def sessions(self, device_id: str, since: Since | None = None) -> list[Session]:
         """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
         return self.ask(queries.sessions(device_id, since))
 

@@ -14,20 +14,24 @@ from dataclasses import dataclass
 from typing import Any, Callable, TypeVar, cast
 
 from tidemark_client import arguments, layout
+from tidemark_client.aggregate import Aggregate, apart, merged
 from tidemark_client.errors import BusyError, TooManyWindowsError
 from tidemark_client.feed import changes, end_of_feed
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.steps import Command, Pause, Query, Steps
+from tidemark_client.times import Since, Time
 from tidemark_client.values import Device, Meta, Progress, Session, View, Window
 
 __all__ = [
     "Query",
     "Snapshot",
+    "aggregate",
     "changes",
     "current",
     "device",
     "end_of_feed",
     "keys",
+    "latest",
     "latest_complete",
     "meta",
     "progress",
@@ -72,15 +76,15 @@ def progress() -> Query[Progress | None]:
     return Query(steps)
 
 
-def window(view: str, key: KeyOf, start: int, measure: str | None = None) -> Query[Window | None]:
+def window(view: str, key: KeyOf, start: Time, measure: str | None = None) -> Query[Window | None]:
     """One window, or None where it has no readings or has expired."""
 
     arguments.texts(view=view, measure=measure)
-    arguments.times(start=start)
+    begin = arguments.time("start", start)
 
     def steps(names: Names) -> Steps[Window | None]:
         series, store = yield from _series(names, view, key, measure)
-        [found] = yield from _read(store, [series.place(start)])
+        [found] = yield from _read(store, [series.place(begin)])
         return found
 
     return Query(steps)
@@ -119,7 +123,7 @@ def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Q
 
 
 def windows(
-    view: str, key: KeyOf = (), *, since: int, until: int | None = None, measure: str | None = None
+    view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
 ) -> Query[list[Window]]:
     """All windows with a reading that end after `since` and start before `until` (or ever), the oldest first.
 
@@ -127,39 +131,90 @@ def windows(
     """
 
     arguments.texts(view=view, measure=measure)
-    arguments.times(since=since, until=until)
+    begin, limit = arguments.time("since", since, is_ago=True), arguments.some_time("until", until)
 
     def steps(names: Names) -> Steps[list[Window]]:
         series, store = yield from _series(names, view, key, measure)
-        last, _ = yield from _last(series, store)
-        ends = [each for each in (last, None if until is None else until - 1) if each is not None]
-        if not ends:
-            return []
-        newest = min(ends)
-        starts = range(series.view.starts(since)[-1], newest + 1, series.view.slide_ms)
-        if len(starts) > MOST_WINDOWS:
-            msg = (
-                f"view {view!r} has {len(starts)} windows from {since} to {newest}; {MOST_WINDOWS} are the most. "
-                "Ask for less at once, with `until`"
-            )
-            raise TooManyWindowsError(msg)
-        found = yield from _read(store, [series.place(start) for start in starts])
+        return (yield from _span(series, store, begin, limit))
+
+    return Query(steps)
+
+
+def aggregate(
+    view: str, key: KeyOf = (), *, since: Since, until: Time | None = None, measure: str | None = None
+) -> Query[Aggregate | None]:
+    """The statistics of all windows of `windows` together; None without one. Windows of a sliding view that overlap a newer one
+    are left out, so that no reading counts twice.
+
+    Raises TooManyWindowsError above MOST_WINDOWS.
+    """
+    arguments.texts(view=view, measure=measure)
+    begin, limit = arguments.time("since", since, is_ago=True), arguments.some_time("until", until)
+
+    def steps(names: Names) -> Steps[Aggregate | None]:
+        series, store = yield from _series(names, view, key, measure)
+        return merged(apart((yield from _span(series, store, begin, limit)), series.view))
+
+    return Query(steps)
+
+
+def latest(
+    view: str, keys: Sequence[tuple[str, int]], measure: str | None = None, *, final: bool = False
+) -> Query[list[Window]]:
+    """The newest window of each of these keys, which `keys` or KeyPages have given; with `final`, the newest final one.
+
+    A key without such a window is left out.
+    """
+    arguments.texts(view=view, measure=measure)
+
+    def steps(names: Names) -> Steps[list[Window]]:
+        meta = (yield from layout.meta(names)).view(view)
+        chosen = meta.measure(measure)
+        questions = [
+            Query(_newest_of(_Series(meta, key, chosen), names.store(key), last, final=final)) for key, last in keys
+        ]
+        found = yield from together(questions).steps(names)
         return [each for each in found if each is not None]
 
     return Query(steps)
 
 
-def keys(view: str, *, since: int | None = None, limit: int = 100) -> Query[list[tuple[str, int]]]:
+def _newest_of(series: _Series, store: Names, last: int, *, final: bool) -> Callable[[Names], Steps[Window | None]]:
+    def steps(_: Names) -> Steps[Window | None]:
+        accepts: Callable[[Window], bool] = (lambda each: each.final) if final else (lambda _: True)
+        return (yield from _newest(store, series, last, last, accepts))
+
+    return steps
+
+
+def _span(series: _Series, store: Names, since: int, until: int | None) -> Steps[list[Window]]:
+    last, _ = yield from _last(series, store)
+    ends = [each for each in (last, None if until is None else until - 1) if each is not None]
+    if not ends:
+        return []
+    newest = min(ends)
+    starts = range(series.view.starts(since)[-1], newest + 1, series.view.slide_ms)
+    if len(starts) > MOST_WINDOWS:
+        msg = (
+            f"view {series.view.name!r} has {len(starts)} windows from {since} to {newest}; {MOST_WINDOWS} are the most. "
+            "Ask for less at once, with `until`"
+        )
+        raise TooManyWindowsError(msg)
+    found = yield from _read(store, [series.place(start) for start in starts])
+    return [each for each in found if each is not None]
+
+
+def keys(view: str, *, since: Since | None = None, limit: int = 100) -> Query[list[tuple[str, int]]]:
     """The keys of a view whose newest window starts at `since` or later, each with that start, the newest first."""
 
     arguments.texts(view=view)
-    arguments.times(since=since)
     arguments.counts(limit=limit)
+    begin = arguments.some_time("since", since, is_ago=True)
 
     def steps(names: Names) -> Steps[list[tuple[str, int]]]:
         stored = (yield from layout.meta(names)).view(view).stored
         replies = yield [
-            ("ZREVRANGEBYSCORE", *_newest_first(store.keys(stored), since, limit)) for store in names.stores
+            ("ZREVRANGEBYSCORE", *_newest_first(store.keys(stored), begin, limit)) for store in names.stores
         ]
         return _merged(names, replies, limit)
 
@@ -194,11 +249,11 @@ def device(device_id: str) -> Query[Device | None]:
     return Query(steps)
 
 
-def session(device_id: str, start: int | None = None) -> Query[Session | None]:
+def session(device_id: str, start: Time | None = None) -> Query[Session | None]:
     """A device's session that starts then, or its open one; None where there is none."""
 
     arguments.texts(device_id=device_id)
-    arguments.times(start=start)
+    asked = arguments.some_time("start", start)
 
     def of(store: Names, begin: int) -> Steps[Session | None]:
         [fields] = yield [("HGETALL", store.session(device_id, begin))]
@@ -206,8 +261,8 @@ def session(device_id: str, start: int | None = None) -> Query[Session | None]:
 
     def steps(names: Names) -> Steps[Session | None]:
         store = names.store(device_id)
-        if start is not None:
-            return (yield from of(store, start))
+        if asked is not None:
+            return (yield from of(store, asked))
         # A batch writes sessions before devices: what a device names may be closed by now, or begin earlier.
         named: set[str] = set()
         while True:
@@ -224,15 +279,15 @@ def session(device_id: str, start: int | None = None) -> Query[Session | None]:
     return Query(steps)
 
 
-def sessions(device_id: str, since: int | None = None) -> Query[list[Session]]:
+def sessions(device_id: str, since: Since | None = None) -> Query[list[Session]]:
     """A device's sessions that began at `since` or later, the oldest first, without those that became part of another."""
 
     arguments.texts(device_id=device_id)
-    arguments.times(since=since)
+    begin = arguments.some_time("since", since, is_ago=True)
 
     def steps(names: Names) -> Steps[list[Session]]:
         store = names.store(device_id)
-        [texts] = yield [("ZRANGEBYSCORE", store.sessions(device_id), "-inf" if since is None else since, "+inf")]
+        [texts] = yield [("ZRANGEBYSCORE", store.sessions(device_id), "-inf" if begin is None else begin, "+inf")]
         starts = [int(text) for text in texts]
         replies = yield [("HGETALL", store.session(device_id, start)) for start in starts]
         places = [Place("session", device_id, start=start) for start in starts]
@@ -358,8 +413,8 @@ def _is_one_batch(progress: Mapping[int, Mapping[str, str]]) -> bool:
 class _Series:
     """The windows of one view, measure and key."""
 
-    def __init__(self, view: View, key: KeyOf, measure: str | None) -> None:
-        self.view, self.key, self.measure = view, view.key(key), view.measure(measure)
+    def __init__(self, view: View, key: str, measure: str) -> None:
+        self.view, self.key, self.measure = view, key, measure
 
     def place(self, start: int) -> Place:
         return Place("window", self.key, self.view.stored, self.measure, start)
@@ -367,7 +422,8 @@ class _Series:
 
 def _series(names: Names, view: str, key: KeyOf, measure: str | None) -> Steps[tuple[_Series, Names]]:
     """A series, and the names of its shard."""
-    series = _Series((yield from layout.meta(names)).view(view), key, measure)
+    found = (yield from layout.meta(names)).view(view)
+    series = _Series(found, found.key(key), found.measure(measure))
     return series, names.store(series.key)
 
 

@@ -6,8 +6,10 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
+from tidemark_client import times
 from tidemark_client.errors import ContractError, UnknownViewError
 from tidemark_client.names import KeyOf, Place, key_text
 
@@ -52,6 +54,21 @@ class View:
     def endless(self) -> bool:
         """Whether it is a view without windows."""
         return self.window_ms == ENDLESS_MS
+
+    @property
+    def window(self) -> timedelta:
+        """`window_ms` as a timedelta."""
+        return times.to_timedelta(self.window_ms)
+
+    @property
+    def slide(self) -> timedelta:
+        """`slide_ms` as a timedelta."""
+        return times.to_timedelta(self.slide_ms)
+
+    @property
+    def retain(self) -> timedelta:
+        """`retain_ms` as a timedelta."""
+        return times.to_timedelta(self.retain_ms)
 
     def starts(self, at: int) -> list[int]:
         """Starts of all windows that contain a time, the newest first."""
@@ -210,6 +227,26 @@ class Window:
     """The event time from which a view without windows has all readings. Another window has it only while it lacks readings of
     before its view was added; it is written again with them."""
 
+    @property
+    def start_time(self) -> datetime:
+        """`start` as a time in UTC."""
+        return times.to_datetime(self.start)
+
+    @property
+    def end_time(self) -> datetime:
+        """`end` as a time in UTC."""
+        return times.to_datetime(self.end)
+
+    @property
+    def last_time(self) -> datetime:
+        """`last` as a time in UTC."""
+        return times.to_datetime(self.last)
+
+    @property
+    def length(self) -> timedelta:
+        """From `start` to `end`."""
+        return times.to_timedelta(self.end - self.start)
+
     @staticmethod
     def of(place: Place, fields: Fields, progress: Fields) -> Window:
         """`progress` was read before `fields`; it is empty where there is none."""
@@ -262,6 +299,21 @@ class Session:
     measures: Mapping[str, Summary]
     written: Written
 
+    @property
+    def start_time(self) -> datetime:
+        """`start` as a time in UTC."""
+        return times.to_datetime(self.start)
+
+    @property
+    def last_time(self) -> datetime:
+        """`last` as a time in UTC."""
+        return times.to_datetime(self.last)
+
+    @property
+    def length(self) -> timedelta:
+        """`duration` as a timedelta."""
+        return times.to_timedelta(self.duration)
+
     @staticmethod
     def of(place: Place, fields: Fields) -> Session:
         names = [name[: -len(".count")] for name in fields if name.endswith(".count")]
@@ -293,6 +345,11 @@ class Reading:
     value: float
     at: int
 
+    @property
+    def time(self) -> datetime:
+        """`at` as a time in UTC."""
+        return times.to_datetime(self.at)
+
 
 @dataclass(frozen=True)
 class Early:
@@ -318,6 +375,11 @@ class Device:
     early: Early | None
     skewed: bool
     written: Written
+
+    @property
+    def last_seen_time(self) -> datetime | None:
+        """`last_seen` as a time in UTC; None where no reading was ever admitted."""
+        return times.to_datetime(self.last_seen) if self.last_seen else None
 
     @staticmethod
     def of(device: str, fields: Fields) -> Device:

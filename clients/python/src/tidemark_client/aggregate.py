@@ -1,0 +1,115 @@
+"""The statistics of a longer span, merged from those of its windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Callable
+
+from tidemark_client import times
+from tidemark_client.values import View, Window
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Readings of one measure and key in `windows` windows, from the `start` of the first to the `end` of the last.
+
+    A statistic is None where a window lacks what it is computed from. Quantiles and numbers of different devices are not merged.
+    `final` says that all the windows are.
+    """
+
+    view: str
+    measure: str
+    key: str
+    start: int
+    end: int
+    windows: int
+    count: int
+    sum: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    stddev: float | None
+    first: int | None
+    last: int
+    first_value: float | None
+    last_value: float | None
+    final: bool
+
+    @property
+    def start_time(self) -> datetime:
+        """`start` as a time in UTC."""
+        return times.to_datetime(self.start)
+
+    @property
+    def end_time(self) -> datetime:
+        """`end` as a time in UTC."""
+        return times.to_datetime(self.end)
+
+    @property
+    def length(self) -> timedelta:
+        """From `start` to `end`."""
+        return times.to_timedelta(self.end - self.start)
+
+
+def apart(windows: Iterable[Window], view: View) -> list[Window]:
+    """The windows of which none covers a time twice, counted back from the newest: all but those of a sliding view."""
+    chosen: list[Window] = []
+    for each in sorted(windows, key=lambda window: -window.start):
+        if not chosen or (chosen[0].start - each.start) % view.window_ms == 0:
+            chosen.append(each)
+    return chosen[::-1]
+
+
+def merged(windows: list[Window]) -> Aggregate | None:
+    """The statistics of these windows of one view, measure and key, which are in order and apart; None without one."""
+    if not windows:
+        return None
+    oldest, newest = windows[0], windows[-1]
+    count = sum(each.count for each in windows)
+    sums = [_sum(each) for each in windows]
+    total = None if any(each is None for each in sums) else math.fsum(each for each in sums if each is not None)
+    mean = None if total is None or not count else total / count
+    return Aggregate(
+        oldest.view,
+        oldest.measure,
+        oldest.key,
+        start=oldest.start,
+        end=newest.end,
+        windows=len(windows),
+        count=count,
+        sum=total,
+        mean=mean,
+        min=_of(min, [each.min for each in windows]),
+        max=_of(max, [each.max for each in windows]),
+        stddev=None if mean is None else _stddev(windows, count, mean),
+        first=oldest.first,
+        last=newest.last,
+        first_value=oldest.first_value,
+        last_value=newest.last_value,
+        final=all(each.final for each in windows),
+    )
+
+
+def _sum(window: Window) -> float | None:
+    if window.sum is not None:
+        return window.sum
+    return None if window.mean is None else window.mean * window.count
+
+
+def _of(choose: Callable[[list[float]], float], values: list[float | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return choose(known) if len(known) == len(values) else None
+
+
+def _stddev(windows: list[Window], count: int, mean: float) -> float | None:
+    """Of the population: the windows' variances, and how far their means are from the mean of all."""
+    parts = []
+    for each in windows:
+        total = _sum(each)
+        if each.stddev is None or total is None:
+            return None
+        parts.append(each.count * (each.stddev**2 + (total / each.count - mean) ** 2))
+    return math.sqrt(math.fsum(parts) / count)

@@ -1,0 +1,64 @@
+"""Values as a DataFrame of pandas, which this package imports only here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Union
+
+from tidemark_client.aggregate import Aggregate
+from tidemark_client.errors import ArgumentError
+from tidemark_client.values import Device, Session, Window
+
+Value = Union[Window, Session, Device, Aggregate]
+_TIMES = {"start", "end", "first", "last", "last_seen", "session", "complete_from", "merged_into", "written.updated"}
+
+
+def to_frame(values: Iterable[Value]) -> Any:
+    """A pandas.DataFrame with a row for each value, in their order, and a column for each field. Any: pandas may be absent.
+
+    Times are UTC, a session's `duration` is a Timedelta. Columns of devices and sessions are named as in tidemark sql:
+    `ref.<column>`, `<measure>`, `<measure>.at`, `<measure>.mean`. A column that no value has is left out. Raises ArgumentError
+    where pandas is not installed, and for a value of another class.
+    """
+    try:
+        import pandas as pd  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        msg = "to_frame needs pandas: pip install pandas"
+        raise ArgumentError(msg) from error
+    frame: Any = pd.DataFrame([_row(each) for each in values])
+    for name in list(frame.columns):
+        if name in _TIMES or name.endswith(".at"):
+            frame[name] = pd.to_datetime(frame[name].astype("Int64"), unit="ms", utc=True)
+        elif frame[name].isna().all():
+            del frame[name]
+    if "duration" in frame:
+        frame["duration"] = pd.to_timedelta(frame["duration"], unit="ms")
+    return frame
+
+
+def _row(value: Value) -> dict[str, Any]:
+    if not isinstance(value, (Window, Session, Device, Aggregate)):
+        msg = f"{value!r}: give windows, sessions, devices or aggregates"
+        raise ArgumentError(msg)
+    row: dict[str, Any] = {}
+    for each in dataclasses.fields(value):
+        content = getattr(value, each.name)
+        if each.name == "attributes":
+            row.update({f"ref.{name}": text for name, text in content.items()})
+        elif each.name == "latest":
+            for name, reading in content.items():
+                row[name], row[f"{name}.at"] = reading.value, reading.at
+        elif isinstance(content, Mapping):
+            row.update(
+                {
+                    f"{name}.{part}": number
+                    for name, summary in content.items()
+                    for part, number in vars(summary).items()
+                }
+            )
+        elif dataclasses.is_dataclass(content):
+            row.update({f"{each.name}.{name}": part for name, part in vars(content).items()})
+        else:
+            row[each.name] = content
+    return {name: None if name == "last_seen" and part == 0 else part for name, part in row.items()}

@@ -1,0 +1,126 @@
+"""Time the commands of an operator beside a running service, against their goals.
+
+    python -m load.commands [--devices 2000] [--seed 7] [--json FILE]         # make commands
+
+A command is a process of its own. `cold_s` is its first run, `warm_s` the median of the next ones, `ratio` of that to `python -c
+pass` between the same runs: it changes less with what else the machine does. `over` counts the commands whose warm run is longer
+than its goal. Exit status 0 if none is, and each has ended with the status that it should have.
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from load.fleet.fleet import Fleet, FleetSettings
+from load.fleet.generator import Generator
+from load.report import machine, reported
+from load.servers.kafka import LOG_APPEND_TIME
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed
+
+FOLDER = ROOT / ".build" / "commands"
+RUNS = 3
+"""Warm runs of each command."""
+_READINGS = 20_000
+_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """The words of a command without --config, the seconds that it may take, and the status that it ends with."""
+
+    words: Sequence[str]
+    goal_s: float
+    status: int = 0
+    has_settings: bool = True
+
+    @property
+    def name(self) -> str:
+        """The words as one types them."""
+        return " ".join(self.words)
+
+
+BESIDE = (
+    Command(("--help",), 0.5, has_settings=False),
+    Command(("--version",), 0.5, has_settings=False),
+    Command(("status",), 0.5),
+    Command(("views", "list"), 1.0),
+    Command(("checkpoint", "show"), 0.5),
+    Command(("devices", "-n", "20"), 2.0),
+    Command(("sql", "select status, count(*) from devices group by status"), 2.0),
+    Command(("rejects", "list", "--since", "1h"), 5.0),
+    Command(("rejects", "replay", "--since", "1h", "--dry-run"), 5.0),
+    Command(("check",), 5.0),
+    Command(("try", "-n", "500"), 5.0),
+)
+"""While the service runs."""
+AFTER = (Command(("status",), 0.5, status=1),)
+"""When it has stopped."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Time the commands and report; return the exit status."""
+    parser = argparse.ArgumentParser(prog="make commands", description="The times of an operator's commands.")
+    parser.add_argument("--devices", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args(argv)
+    return reported(lambda: report(args), args.json, lambda made: not made["over"] and not made["wrong_status"])
+
+
+def report(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the report."""
+    fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=_READINGS / 10))
+    with Testbed(FOLDER, fleet, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
+        generator = Generator(testbed.broker.bootstrap, TOPIC, testbed.fleet)
+        ends = {partition: end for partition, (_, end) in generator.send(_READINGS).offsets.items()}
+        testbed.start_service()
+        testbed.wait_published(ends, _WITHIN_S)
+        rows = [timed(each, testbed.config) for each in BESIDE]
+        testbed.stop_service()
+        rows += [{**timed(each, testbed.config), "beside": "a stopped service"} for each in AFTER]
+    return {
+        "machine": machine(),
+        "commands": rows,
+        "over": sum(row["warm_s"] > row["goal_s"] for row in rows),
+        "wrong_status": [row["command"] for row in rows if row["status"] != row["expected_status"]],
+    }
+
+
+def timed(command: Command, config: Path) -> dict[str, Any]:
+    """Run a command, print its times and return them with its last status."""
+    words = [sys.executable, "-m", "service.cli", *command.words]
+    words += ["--config", str(config)] if command.has_settings else []
+    cold_s, status = _run(words)
+    warm, empty = [], []
+    for _ in range(RUNS):
+        empty.append(_run([sys.executable, "-c", "pass"])[0])
+        seconds, status = _run(words)
+        warm.append(seconds)
+    warm_s, empty_s = statistics.median(warm), statistics.median(empty)
+    shown = f"{cold_s:6.2f} s cold {warm_s:6.2f} s warm, goal {command.goal_s:.1f} s, {warm_s / empty_s:6.1f} x python"
+    print(f"{shown}: tidemark {command.name}", flush=True)
+    return {
+        "command": command.name,
+        "cold_s": round(cold_s, 3),
+        "warm_s": round(warm_s, 3),
+        "goal_s": command.goal_s,
+        "ratio": round(warm_s / empty_s, 1),
+        "status": status,
+        "expected_status": command.status,
+    }
+
+
+def _run(words: Sequence[str]) -> tuple[float, int]:
+    began_s = time.monotonic()
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    return time.monotonic() - began_s, ended.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Commands without Spark where they can be, and with a quiet, quick JVM where they cannot."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from load.testbed import free_port
+from service.checkpoint.manifest import Manifest
+from service.cli import main
+from service.errors import CheckpointError, SinkError
+from service.settings import parse
+from service.spark import jvm_errors, session
+from tests.unit.test_cli import GOOD
+from tests.unit.test_watch import MINIMUM
+
+OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -Xmn640m -Xss4m"
+
+
+def test_a_manifest_on_this_machine_is_shown_without_pyspark(tmp_path: Path) -> None:
+    folder, path = tmp_path / "checkpoint", tmp_path / "tidemark.toml"
+    path.write_text(GOOD)
+    made = Manifest.of(parse(MINIMUM).with_buckets(4), {"t": "x8XW"}, 2)
+    folder.mkdir()
+    (folder / "manifest.json").write_bytes(made.encode())
+    program = (
+        f"import sys; from service.cli import main; main(['checkpoint', 'show', '--config', {str(path)!r}]); "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == made.encode().decode().rstrip("\n") + "\n"
+    for module in ("pyspark", "confluent_kafka", "redis"):
+        assert f"'{module}'" not in ended.stderr
+
+
+def test_a_checkpoint_without_a_manifest_says_what_writes_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "tidemark.toml"
+    config.write_text(GOOD)
+    assert main(["checkpoint", "show", "--config", str(config)]) == CheckpointError.status
+    assert "has no manifest.json" in capsys.readouterr().err
+
+
+def test_devices_with_redis_away_says_so_within_two_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(GOOD.replace("redis://localhost:1", f"redis://127.0.0.1:{free_port()}"))
+    for words in ((), ("--skewed",)):
+        began_s = time.monotonic()
+        assert main(["devices", "--config", str(path), *words]) == SinkError.status
+        assert time.monotonic() - began_s < 2
+        assert "does not answer" in capsys.readouterr().err
+
+
+def test_a_brief_jvm_has_one_collector_and_one_compiler() -> None:
+    options = session.brief(OPTIONS).split()
+    assert options == ["-XX:MetaspaceSize=256m", "-Xss4m", *session.BRIEF_JAVA]
+    assert "-XX:+UseSerialGC" in options
+
+
+def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR of Spark\nNOTE: Picked up JDK_JAVA_OPTIONS: -X\n"
+    write_end = jvm_errors.pipe()
+    os.write(write_end, lines)
+    os.write(write_end, b"the last words")
+    os.close(write_end)
+    end_s = time.monotonic() + 10
+    while jvm_errors._read_ends and time.monotonic() < end_s:
+        jvm_errors.drain()
+    assert capfd.readouterr().err == "ERROR of Spark\nthe last words"
+
+
+@pytest.mark.parametrize(
+    ("what", "term", "shown"),
+    [("sleep(0.7)", "xterm", True), ("sleep(0)", "xterm", False), ("sleep(0.7)", "dumb", False)],
+)
+def test_a_terminal_shows_what_a_command_waits_for(what: str, term: str, shown: bool) -> None:
+    program = (
+        "from time import sleep\nfrom service.commands.progress import waiting\n"
+        f"with waiting('Spark starts'): {what}\nprint('ready')"
+    )
+    terminal, inner = os.openpty()
+    environment = {**os.environ, "TERM": term}
+    subprocess.run([sys.executable, "-c", program], stderr=inner, stdout=inner, env=environment, check=True)
+    said = b""
+    while b"ready" not in said:
+        said += os.read(terminal, 65_536)
+    os.close(inner)
+    os.close(terminal)
+    assert (b"Spark starts (" in said) == shown
+    if shown:
+        assert said.rstrip().endswith(b"\r\x1b[2Kready"), "the line is removed"
+
+
+def test_a_file_does_not_get_what_a_command_waits_for() -> None:
+    program = "from time import sleep\nfrom service.commands.progress import waiting\nwith waiting('x'): sleep(0.5)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""
