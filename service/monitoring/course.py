@@ -1,7 +1,8 @@
 """The course of a pipeline over the last hour and the last day, with what happened meanwhile: the document of /history.
 
 Two rings of fixed size hold a point for each interval. A point has what each counter gained since the point before, and the
-largest value of each gauge meanwhile. The counts of the last minutes and those since the start come from the same samples. The rings begin with the process. The document has about 60 kB.
+largest value of each gauge meanwhile. The counts of the last minutes and those since the start are of the same samples. The rings
+begin with the process. The document has about 60 kB.
 """
 
 import math

@@ -12,7 +12,7 @@ from html import unescape
 from html.parser import HTMLParser
 
 import pytest
-from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from served import DEVICES, Server, filled, free_port, options, pages, shared_answers, shared_server, wait, world
 from starlette.testclient import TestClient
 from world import MEASURES, WINDOW, Answers, World
 
@@ -305,7 +305,7 @@ def test_every_statistic_of_a_view_has_a_tab_a_plot_a_column_and_a_field_of_the_
     assert "min to max" not in html
     plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', html)[0]))
     assert plot["value"] == [40, 41, None, 43], "a gap is a gap"
-    assert [round(1000 * each) for each in plot["axis"]] == [begin + 4 * WINDOW - 6 * 3_600_000, begin + 4 * WINDOW]
+    assert [round(1000 * each) for each in plot["axis"]] == [begin + 4 * WINDOW - 600_000, begin + 4 * WINDOW]
     plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', get(pages, f"{path}&stat=rate"))[0]))
     assert plot["value"] == [None, 0.25, None, 0.25]
     found = list(csv.DictReader(io.StringIO(pages.get(f"/key.csv?{path.partition('?')[2]}").text)))
@@ -446,11 +446,63 @@ def test_alerts_of_prometheus_are_shown(world: World, options: Options) -> None:
         answers.close()
 
 
-def test_a_redis_without_values_is_a_page_that_waits(shared_server: Server, options: Options) -> None:
+def test_a_redis_without_values_is_a_page_that_waits_and_says_for_what(
+    shared_server: Server, options: Options, shared_answers: Answers
+) -> None:
     shared_server.redis.flushall()
     with TestClient(build(replace(options, hosts=("testserver",)))) as pages:
-        assert "This page appears by itself" in get(pages, "/views", 503)
+        html = get(pages, "/views", 503)
+        assert "This page appears by itself" in html
+        assert "Redis answers" in html
+        assert "Redis does not have the views of a service under the prefix" in html
         assert '0</span><span class="label">all devices' in get(pages, "/")
+        wait(lambda: "The service is running" in get(pages, "/views", 503), "what the service says")
+        html = get(pages, "/pipeline")
+        assert "Old values" not in html
+        assert "Redis does not answer" not in html
+        assert "Redis has no values of a service yet" in html
+
+
+def test_without_redis_the_pipeline_shows_what_the_service_says(
+    world: World, shared_answers: Answers, options: Options
+) -> None:
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    with TestClient(build(replace(options, redis=nobody, hosts=("testserver",)))) as pages:
+        html = wait(lambda: rows(html := get(pages, "/pipeline"), "Batches") and html, "the batches of the service")
+        assert "Redis does not answer since" in html
+        html = get(pages, "/views", 503)
+        assert "Redis does not answer: " in html
+        assert "This page appears by itself" in html
+
+
+def test_the_pipeline_names_inputs_outlets_versions_and_how_to_get_expectations(world: World, options: Options) -> None:
+    answers = Answers()
+    topics = [{"topic": "readings", "rejects": "readings.rejects"}]
+    away = {"kind": "jdbc", "reached": {"epoch": 1, "batch": 1_204, "watermark_ms": world.now}, "is_behind": True}
+    away |= {"pending_batches": 7, "pending_bytes": 3 << 20, "age_s": 95, "error": "<refused> by db", "failed_ms": 1}
+    fine = {"pending_batches": 0, "pending_bytes": 0, "age_s": 0, "error": "", "is_behind": False}  # an earlier version
+    answers.status |= {"inputs": [{"name": "input", "format": "avro", "topics": topics}]}
+    answers.status |= {"outlets": {"history": {**away, "refused_rows": 2}, "files": fine}}
+    answers.set('tidemark_outlet_rows_total{outlet="history"}', 812)
+    try:
+        with TestClient(build(replace(options, service=answers.url, hosts=("testserver",)))) as pages:
+            html = wait(
+                lambda: "Inputs, table" in (html := get(pages, "/pipeline")) and html, "the look at the service"
+            )
+        [row] = rows(html, "Inputs")
+        assert row[:4] == ["readings", "input", "avro", "2,370"]
+        assert row[5] == "readings.rejects"
+        history, error, files = rows(html, "Outlets")
+        assert history[0] == "historyjdbc"
+        assert history[2:5] == ["7", "3.0 MiB", "1 min 35 s"]
+        assert history[5].startswith("batch 1,204,")
+        assert history[6:] == ["812", "2"]
+        assert error[0].startswith("<refused> by db")
+        assert [files[1], files[5]] == ["has everything", "–"]
+        assert "Tidemark 0.1.0, Spark 4.1.1" in html
+        assert "tidemark profile --out readings.expectations.json" in html
+    finally:
+        answers.close()
 
 
 def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidemark_client import AsyncClient, Meta, Place, Progress, Query, TidemarkClientError, queries
+from tidemark_client import AsyncClient, ContractError, Meta, Place, Progress, Query, TidemarkClientError, queries
 from tidemark_dashboard.feed import Feed
 from tidemark_dashboard.fleet import Fleet
 from tidemark_dashboard.health import Health, now_ms
@@ -45,6 +45,14 @@ class Freshness:
     @property
     def is_old(self) -> bool:
         return self.level == "old"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that has to be there before there are values."""
+
+    is_done: bool
+    text: str
 
 
 class Sources:
@@ -160,7 +168,10 @@ class Sources:
         except TidemarkClientError as error:
             if isinstance(error, LookupError | ValueError):  # about the question, not about Redis
                 raise
-            self.redis.failed(str(error))
+            if isinstance(error, ContractError):
+                self.redis.answered(str(error))
+            else:
+                self.redis.failed(str(error))
             raise
         self.redis.answered()
         return answer
@@ -180,6 +191,27 @@ class Sources:
             self._asked_s = time.monotonic()
         return self.progress
 
+    def awaited(self) -> list[Step]:
+        """What has to be there before there are values, in order, and whether it is."""
+        redis, service = self.redis, self.service
+        prefix = self.options.prefix
+        steps = [
+            Step(not redis.is_away, "Redis answers" if not redis.is_away else f"Redis does not answer: {redis.reason}")
+        ]
+        if service.is_known:
+            state = service.status.get("state", "")
+            if service.health.is_away:
+                steps.append(Step(False, f"The service does not answer at {service.url}: {service.health.reason}"))
+            else:
+                text = f"The service is {state}" if state else f"The service is asked at {service.url}"
+                steps.append(Step(state == "running", text))
+        has_views = not redis.is_away and not redis.lacks
+        views = "has" if has_views else "does not have"
+        hint = "" if has_views or redis.is_away else f". {redis.lacks}"
+        steps.append(Step(has_views, f"Redis {views} the views of a service under the prefix {prefix!r}{hint}"))
+        steps.append(Step(self.progress is not None, "The first batch is published"))
+        return steps
+
     def freshness(self) -> Freshness:  # noqa: PLR0911 - one for each case
         """Whether what is shown is current, and if not, why."""
         progress, status, now = self.progress, self.service.status, now_ms()
@@ -187,6 +219,8 @@ class Sources:
         if self.redis.is_away:
             text = "Redis does not answer. What you see was read before that."
             return Freshness("old", text, self.redis.reason, self.redis.answered_ms or as_of_ms, batch)
+        if self.redis.lacks and progress is None:
+            return Freshness("waiting", "Redis has no values of a service yet.", "", 0, None)
         if progress is None:
             text = "The service has not finished its first batch, or is writing lost values again."
             return Freshness("waiting", text, "", 0, None, "TidemarkNotReady")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_client import Progress
+from tidemark_client import Progress, TidemarkClientError
 from tidemark_dashboard.metrics import OVERFLOW, quantile
 from tidemark_dashboard.pages import Page, Query, Shown
 from tidemark_dashboard.service import Alert, Look, Service
@@ -68,10 +69,43 @@ class Batch:
     moved: str
 
 
+@dataclass(frozen=True)
+class Input:
+    """A topic of an input. `lag` is in records, `newest_ms` the newest event time, None where they are not known."""
+
+    name: str
+    format: str
+    topic: str
+    rejects: str
+    lag: float | None
+    newest_ms: float | None
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """An outlet: `batch` and `watermark_ms` are of the newest entry that it has, `age_s` is how long the oldest one waits."""
+
+    name: str
+    kind: str
+    batch: int | None
+    watermark_ms: int | None
+    pending: int
+    pending_bytes: float
+    age_s: float | None
+    is_behind: bool
+    rows: float
+    refused: int
+    failures: float
+    error: str
+    failed_ms: int | None
+
+
 async def read(sources: Sources, query: Query) -> Shown:
-    """Redis is asked for progress alone; the service has been asked before."""
+    """Redis is asked for progress alone; the service has been asked before, and is shown without Redis, too."""
     service = sources.service
-    progress = await sources.look()
+    progress = sources.progress
+    with suppress(TidemarkClientError):  # the freshness has the reason
+        progress = await sources.look()
     samples, status = service.samples, service.status
     batches = list(_batches(service.batches[-SHOWN - 1 :]))[-SHOWN:]
     rejects = sorted(samples.by("tidemark_rejects_total", "reason").items(), key=lambda each: (-each[1], each[0]))
@@ -104,6 +138,10 @@ async def read(sources: Sources, query: Query) -> Shown:
         "unmet": [
             name for name, met in samples.by("tidemark_quality_expectation_met", "expectation").items() if not met
         ],
+        "inputs": _inputs(service),
+        "outlets": _outlets(service),
+        "build": next((labels for labels, _ in samples.rows("tidemark_build_info")), {}),
+        "redis": sources.redis,
         "state": samples.by("tidemark_state_rows", "kind"),
     }
     return Shown.of(context, ("service",), ("progress",), ("rejects", ""))
@@ -176,6 +214,52 @@ def _partitions(service: Service, progress: Progress | None) -> list[Partition]:
     return rows
 
 
+def _inputs(service: Service) -> list[Input]:
+    """The inputs with their topics; a service of an earlier version does not name them."""
+    samples = service.samples
+    lags, newest = samples.by("tidemark_lag_records", "topic"), dict[str, float]()
+    for labels, at_s in samples.rows("tidemark_event_timestamp_seconds"):
+        newest[labels["topic"]] = max(newest.get(labels["topic"], 0.0), 1000 * at_s)
+    return [
+        Input(
+            str(each["name"]),
+            str(each["format"]),
+            str(topic["topic"]),
+            str(topic["rejects"]),
+            lags.get(topic["topic"]),
+            newest.get(topic["topic"]),
+        )
+        for each in service.status.get("inputs") or ()
+        for topic in each["topics"]
+    ]
+
+
+def _outlets(service: Service) -> list[Outlet]:
+    samples = service.samples
+    rows, failures = (samples.by(f"tidemark_outlet_{name}_total", "outlet") for name in ("rows", "failures"))
+    found = []
+    for name, each in (service.status.get("outlets") or {}).items():
+        reached = each.get("reached")
+        found.append(
+            Outlet(
+                name,
+                str(each.get("kind") or ""),
+                None if reached is None else int(reached["batch"]),
+                None if reached is None else int(reached["watermark_ms"]),
+                int(each["pending_batches"]),
+                float(each["pending_bytes"]),
+                float(each["age_s"]) if each["pending_batches"] else None,
+                bool(each["is_behind"]),
+                rows.get(name, 0.0),
+                int(each.get("refused_rows") or 0),
+                failures.get(name, 0.0),
+                str(each["error"] or ""),
+                each.get("failed_ms"),
+            )
+        )
+    return found
+
+
 def _latency(looks: Sequence[Look], share: float) -> Latency | None:
     """The quantile of the time from the broker's time of a reading to Redis, of the readings since the first look."""
     if len(looks) < 2:
@@ -229,7 +313,14 @@ PAGE = Page(
     "pipeline",
     "/pipeline",
     "Pipeline",
-    ("pipeline_now", "pipeline_batches", "pipeline_partitions", "pipeline_rejects", "pipeline_parts"),
+    (
+        "pipeline_now",
+        "pipeline_partitions",
+        "pipeline_places",
+        "pipeline_batches",
+        "pipeline_rejects",
+        "pipeline_parts",
+    ),
     (),
     read,
 )
