@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from served import DEVICES, Server, filled, free_port, options, pages, shared_answers, shared_server, wait, world
@@ -18,6 +19,7 @@ from world import MEASURES, WINDOW, Answers, World
 
 from tidemark_client import Client, View
 from tidemark_dashboard.app import build
+from tidemark_dashboard.course import Course
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.pages.series import span
 from tidemark_dashboard.texts import count, number
@@ -503,6 +505,72 @@ def test_the_pipeline_names_inputs_outlets_versions_and_how_to_get_expectations(
         assert "tidemark profile --out readings.expectations.json" in html
     finally:
         answers.close()
+
+
+def history(points: list[tuple[int, float, dict[str, int]]], begin_ms: int, **more: object) -> dict[str, Any]:
+    """What the service answers at /history: points as time, rate and rejects."""
+    columns = ("at_ms", "rate", "lag", "lag_age_s", "p50_s", "p99_s", "batch_s", "delay_s", "rejects")
+    rows_ = [[at_ms, rate, 5, 0.1, 0.5, 1.25, 0.75, 9.0, rejects] for at_ms, rate, rejects in points]
+    start = {"kind": "start", "text": "The process starts", "at_ms": begin_ms, "until_ms": begin_ms}
+    recent = {"since_ms": points[-1][0] - 480_000, "p50_s": 0.5, "p99_s": 1.25, "rejects": {"late": 4, "early": 0}}
+    return {
+        "at_ms": points[-1][0],
+        "columns": columns,
+        "recent": recent,
+        "total": {"rejects": {"late": 9, "early": 0}},
+        "hour": {"every_s": 10, "points": rows_},
+        "day": {"every_s": 240, "points": rows_[-1:]},
+        "marks": [start, *more.get("marks", ())],  # type: ignore[misc]
+    }
+
+
+def test_the_pipeline_shows_since_when_and_what_happened_with_the_period_of_every_figure(
+    world: World, options: Options
+) -> None:
+    answers, now = Answers(), world.now
+    alert = {"kind": "alert", "text": "TidemarkBehind", "at_ms": now - 60_000, "until_ms": None}
+    restart = {"kind": "restart", "text": "The query restarts: SINK", "at_ms": now - 90_000, "until_ms": now - 90_000}
+    points = [(now - 10_000 * back, float(back), {"late": 1} if back == 3 else {}) for back in (9, 8, 3, 2, 1, 0)]
+    answers.history = history(points, now - 100_000, marks=[restart, alert])
+    try:
+        with TestClient(build(replace(options, service=answers.url, hosts=("testserver",)))) as pages:
+            html = wait(lambda: "What happened" in (html := get(pages, "/pipeline")) and html, "the course")
+            for name in ("Latency</span>", "Latency, p99, last 8 min", "Records a second, last 30 s"):
+                assert name.removesuffix("</span>") in html
+            assert ">1.2 s</dd>" in html, "the p99 of the service"
+            [row] = rows(html, "Rejects by reason")
+            assert [row[0], *row[2:]] == ["late", "4", "9"]
+            assert "In the last 8 min" in html
+            plots = [json.loads(unescape(each)) for each in re.findall(r'data-plot="([^"]+)" data-kind="course"', html)]
+            assert [list(each["series"]) for each in plots][:3] == [["rate"], ["lag"], ["p50_s", "p99_s"]]
+            assert plots[0]["series"]["rate"] == [9, 8, None, 3, 2, 1, 0], "a gap is a gap"
+            assert plots[-1]["series"] == {"late": [0, 0, None, 6, 0, 0, 0]}, "one in ten seconds is six a minute"
+            assert {tuple(each["axis"]) for each in plots} == {(now / 1000 - 3600, now / 1000)}
+            assert [each[0] for each in plots[0]["marks"]] == ["alert", "restart", "start"]
+            assert [row[1:] for row in rows(html, "What happened")] == [
+                ["TidemarkBehind", "it goes on"],
+                ["The query restarts: SINK", ""],
+                ["The process starts", ""],
+            ]
+            assert "/runbook/TidemarkBehind" in html
+            assert "the last day</a>" in html
+    finally:
+        answers.close()
+
+
+def test_a_course_goes_on_over_a_restart_of_the_service_with_a_gap() -> None:
+    course = Course()
+    alert = {"kind": "alert", "text": "TidemarkBehind", "at_ms": 1_050_000, "until_ms": None}
+    course.add(history([(1_040_000, 1.0, {}), (1_050_000, 2.0, {})], 1_000_000, marks=[alert]))
+    course.add(history([(1_200_000, 7.0, {})], 1_190_000))
+    assert json.loads(course.plot("hour", ["rate"], ""))["series"]["rate"] == [1.0, 2.0, None, 7.0]
+    assert [(each.kind, each.at_ms, each.until_ms) for each in course.seen("hour")] == [
+        ("start", 1_190_000, 1_190_000),
+        ("alert", 1_050_000, 1_050_000),  # it ended with its process, as far as is known
+        ("start", 1_000_000, 1_000_000),
+    ]
+    course.add(history([(1_200_000, 7.0, {}), (1_210_000, 8.0, {})], 1_190_000))
+    assert len(course.points["hour"]) == 4, "the same points are there once"
 
 
 def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:

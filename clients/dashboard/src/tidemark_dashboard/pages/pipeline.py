@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tidemark_client import Progress, TidemarkClientError
+from tidemark_dashboard.course import RINGS, Course, Recent
 from tidemark_dashboard.metrics import OVERFLOW, quantile
-from tidemark_dashboard.pages import Page, Query, Shown
+from tidemark_dashboard.pages import Page, Query, Shown, address
 from tidemark_dashboard.service import Alert, Look, Service
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import seconds
@@ -103,13 +105,23 @@ class Outlet:
 async def read(sources: Sources, query: Query) -> Shown:
     """Redis is asked for progress alone; the service has been asked before, and is shown without Redis, too."""
     service = sources.service
+    service.want_course()
+    course, recent = service.course, service.course.recent if service.course else None
+    ring = query.get("over", "") if query.get("over", "") in RINGS else RINGS[0]
     progress = sources.progress
     with suppress(TidemarkClientError):  # the freshness has the reason
         progress = await sources.look()
     samples, status = service.samples, service.status
     batches = list(_batches(service.batches[-SHOWN - 1 :]))[-SHOWN:]
-    rejects = sorted(samples.by("tidemark_rejects_total", "reason").items(), key=lambda each: (-each[1], each[0]))
-    recent = service.increase("tidemark_rejects_total", "reason")
+    if recent is not None:  # both of the same samples of the service
+        total: Mapping[str, float] = recent.total
+        lately: Mapping[str, float] = recent.rejects
+    else:
+        total, lately = (
+            samples.by("tidemark_rejects_total", "reason"),
+            service.increase("tidemark_rejects_total", "reason"),
+        )
+    rejects = sorted(total.items(), key=lambda each: (-each[1], each[0]))
     looks = list(service.looks)
     since_s = (looks[-1].at_ms - looks[0].at_ms) / 1000 if len(looks) > 1 else 0.0
     context = {
@@ -126,10 +138,15 @@ async def read(sources: Sources, query: Query) -> Shown:
         "plot": _plot(batches),
         "phases": PHASES,
         "partitions": _partitions(service, progress),
-        "rejects": [(reason, total, recent.get(reason, 0.0)) for reason, total in rejects if total],
-        "none_of": [reason for reason, total in rejects if not total],
-        "since_s": since_s,
-        "latency": {share: _latency(looks, share) for share in (0.5, 0.99)},
+        "rejects": [(reason, count, lately.get(reason, 0.0)) for reason, count in rejects if count],
+        "period_ms": recent.length_ms if recent else 1000 * since_s,
+        "counted_ms": recent.at_ms if recent else looks[-1].at_ms if looks else 0,
+        "latency": _latencies(recent, looks),
+        "course": course,
+        "ring": ring,
+        "rings": RINGS,
+        "courses": _courses(course, ring) if course else [],
+        "here": lambda **changed: address("/pipeline", **{**query, **changed}),
         "rate": _rate(looks),
         "role": next((role for role, is_it in samples.by("tidemark_role", "role").items() if is_it), ""),
         "restarts": {code: n for code, n in samples.by("tidemark_query_restarts_total", "code").items() if n},
@@ -260,6 +277,33 @@ def _outlets(service: Service) -> list[Outlet]:
     return found
 
 
+def _courses(course: Course, ring: str) -> list[tuple[str, str]]:
+    """The plots of the course: title and data. They are made once for each answer of the service."""
+    at_ms, made = course.made.get(ring, (0, []))
+    if at_ms == course.at_ms:
+        return made
+    plots = [
+        ("Records a second", course.plot(ring, ["rate"], "records/s")),
+        ("Lag, records", course.plot(ring, ["lag"], "records")),
+        ("Latency, p50 and p99", course.plot(ring, ["p50_s", "p99_s"], "s")),
+        ("Time of a batch, mean", course.plot(ring, ["batch_s"], "s")),
+        ("Watermark behind the clock", course.plot(ring, ["delay_s"], "s")),
+        ("Rejects a minute, by reason", course.rejects(ring)),
+    ]
+    course.made[ring] = course.at_ms, plots
+    return plots
+
+
+def _latencies(recent: Recent | None, looks: Sequence[Look]) -> dict[float, Latency | None]:
+    """The median and the p99 of the period that the page names."""
+    if recent is None:
+        return {share: _latency(looks, share) for share in (0.5, 0.99)}
+    bounds = looks[-1].samples.by("tidemark_event_to_redis_seconds_bucket", "le") if looks else {}
+    last = max((float(each) for each in bounds if each != OVERFLOW), default=math.inf)
+    values = {0.5: recent.p50_s, 0.99: recent.p99_s}
+    return {share: None if value is None else Latency(value, value >= last) for share, value in values.items()}
+
+
 def _latency(looks: Sequence[Look], share: float) -> Latency | None:
     """The quantile of the time from the broker's time of a reading to Redis, of the readings since the first look."""
     if len(looks) < 2:
@@ -315,12 +359,13 @@ PAGE = Page(
     "Pipeline",
     (
         "pipeline_now",
+        "pipeline_course",
         "pipeline_partitions",
         "pipeline_places",
         "pipeline_batches",
         "pipeline_rejects",
         "pipeline_parts",
     ),
-    (),
+    ("over",),
     read,
 )

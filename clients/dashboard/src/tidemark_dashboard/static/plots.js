@@ -193,7 +193,57 @@ function delay(data) {
   };
 }
 
-const kinds = { series, rows, phases, delay };
+// The course of the service: lines on the axis of an hour or a day, with what happened as marks.
+const COLOURS = ["data", "quiet", "bad", "skewed", "online", "offline"];
+const MARKS = { start: "bad", restart: "bad", stop: "bad", query: "bad", views: "skewed", reference: "skewed" };
+
+function course(data) {
+  const names = Object.keys(data.series);
+  const format = data.unit === "s" ? seconds : short;
+  return {
+    columns: [data.t, ...names.map((name) => data.series[name])],
+    options: {
+      axes: axes(format),
+      scales: { x: { range: () => data.axis }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
+      series: [
+        {},
+        ...names.map((name, n) => ({ stroke: () => colour(COLOURS[n % COLOURS.length]), width: 2, points: { show: false, filter: () => alone(data.series[name]), size: 4 } })),
+      ],
+      cursor: { y: false, drag: { x: false, y: false }, sync: { key: "course" } },
+      hooks: { drawClear: [(plot) => happened(plot, data)] },
+    },
+    readout: (i) => `${at(data.t[i])} · ${names.map((name) => `${name.replace(/_s$/, "")} ${data.series[name][i] == null ? "–" : format(data.series[name][i])}`).join(" · ")}${data.unit === "s" ? "" : ` ${data.unit}`}`,
+  };
+}
+
+function happened(plot, data) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const [kind, at_s, until, ] of data.marks) {
+    const left = plot.valToPos(Math.max(at_s, data.axis[0]), "x", true);
+    if (kind === "alert") {
+      const width = Math.max(2 * devicePixelRatio, plot.valToPos(until ?? data.axis[1], "x", true) - left);
+      ctx.fillStyle = colour("warn-soft");
+      ctx.fillRect(left, bbox.top, width, bbox.height);
+      ctx.fillStyle = colour("quiet");
+      ctx.fillRect(left, bbox.top, width, 3 * devicePixelRatio);
+    } else {
+      ctx.strokeStyle = colour(MARKS[kind] ?? "muted");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+  }
+  ctx.restore();
+}
+
+const kinds = { series, rows, phases, delay, course };
 
 function make(figure) {
   const canvas = figure.querySelector(".canvas");
