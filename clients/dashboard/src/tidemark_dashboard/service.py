@@ -18,7 +18,8 @@ from tidemark_dashboard.course import Course
 from tidemark_dashboard.health import Health, now_ms
 from tidemark_dashboard.metrics import Samples
 
-EVERY_S = 2.0
+EVERY_S, CONDITIONS_S = 4.0, 10.0
+"""Between two questions; the service evaluates its alert rules each ten seconds."""
 TIMEOUT_S = 5.0
 MOST_BYTES = 8 << 20
 COURSE_S, COURSE_WANTED_S = 10.0, 60.0
@@ -67,7 +68,7 @@ class Service:
         self.alerts: list[Alert] = []
         self.course: Course | None = None
         """The course of the service; None until /history was asked, and for a service of an earlier version."""
-        self._course_until_s = self._course_asked_s = 0.0
+        self._course_until_s = self._course_asked_s = self._conditions_asked_s = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -118,7 +119,10 @@ class Service:
             if not isinstance(status, dict) or "batches" not in status:
                 msg = f"{self.url}/status is not what a service of Tidemark answers"
                 raise ValueError(msg)
-            conditions = await self._ask_conditions(client)
+            conditions = self.conditions
+            if time.monotonic() - self._conditions_asked_s >= CONDITIONS_S - EVERY_S / 2 or self.health.is_away:
+                self._conditions_asked_s = time.monotonic()
+                conditions = await self._ask_conditions(client)
         except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             self.health.failed(str(error) or type(error).__name__)
             return

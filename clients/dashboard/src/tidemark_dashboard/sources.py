@@ -72,14 +72,14 @@ class Sources:
         self.redis = Health()
         self.progress: Progress | None = None
         self._asked_s = 0.0
-        self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)))
+        self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)), self._shows_fleet)
         self.keys = KeysOfViews(self.client)
         self.service = Service(options.service, options.prometheus, self.wanted, lambda: self.mark(("service",)))
         self.rejects = Rejects(options.rejects, lambda device: self.mark(("rejects", device)))
         self._feed = Feed(self.client, self.redis, self.wanted, self._on_places, self._on_lost)
         self._interests: dict[Topic, set[Callable[[], None]]] = {}
         self._on_pulse: set[Callable[[], None]] = set()
-        self._until_s = 0.0
+        self._until_s = self._fleet_until_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     # The life of the tasks.
@@ -105,6 +105,13 @@ class Sources:
         """Read for at least GRACE_S from now on."""
         self._until_s = time.monotonic() + GRACE_S
         self.wanted.set()
+
+    def want_fleet(self) -> None:
+        """Keep the fleet current for at least GRACE_S from now on; it is kept current while a page shows it."""
+        self._fleet_until_s = time.monotonic() + GRACE_S
+
+    def _shows_fleet(self) -> bool:
+        return ("fleet",) in self._interests or time.monotonic() < self._fleet_until_s
 
     async def _pulse(self) -> None:
         while True:

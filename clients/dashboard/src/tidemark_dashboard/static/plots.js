@@ -1,5 +1,5 @@
 // Plots, by uPlot. Their data is an attribute of the figure; colours are those of the style sheet.
-import { time } from "./times.js";
+import { currentZone, onZone, time, zoneOf } from "./times.js";
 
 /* global uPlot */
 const plots = new Map();
@@ -13,6 +13,7 @@ function seconds(value) {
   return value < 7200 ? `${Number((value / 60).toFixed(1))} min` : value < 172800 ? `${Number((value / 3600).toFixed(1))} h` : `${whole.format(value / 86400)} d`;
 }
 const at = (value) => time(new Date(value * 1000));
+const inZone = (value) => `${at(value)} ${zoneOf(new Date(value * 1000))}`;
 
 function axes(format) {
   const common = { stroke: () => colour("muted"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
@@ -25,7 +26,7 @@ function axes(format) {
 function label(value, step) {
   const date = new Date(value * 1000);
   const parts = step >= 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) };
-  return new Intl.DateTimeFormat(undefined, parts).format(date);
+  return new Intl.DateTimeFormat(undefined, { ...parts, timeZone: currentZone() }).format(date);
 }
 
 function short(value) {
@@ -62,7 +63,7 @@ function series(data, figure) {
     readout: (i) =>
       data.value[i] == null
         ? ""
-        : `${at(data.t[i] - data.half)} to ${at(data.t[i] + data.half)} · ${figure.dataset.name} ${numbers.format(data.value[i])}${unit} · ` +
+        : `${at(data.t[i] - data.half)} to ${inZone(data.t[i] + data.half)} · ${figure.dataset.name} ${numbers.format(data.value[i])}${unit} · ` +
           `${data.max[i] == null ? "" : `${numbers.format(data.min[i])} to ${numbers.format(data.max[i])} · `}${whole.format(data.count[i])} readings · ` +
           `${STATES[data.state[i]]}${data.revised[i] ? ", corrected" : ""}`,
   };
@@ -153,7 +154,7 @@ function rows(data) {
   return {
     columns: [data.t, data.rows],
     options: { axes: axes(short), scales: { x: room(data), y: { range: (_, low, high) => [0, high || 1] } }, series: [{}, bar("data")] },
-    readout: (i) => `batch ${whole.format(data.batch[i])} at ${at(data.t[i])} · ${whole.format(data.rows[i])} records`,
+    readout: (i) => `batch ${whole.format(data.batch[i])} at ${inZone(data.t[i])} · ${whole.format(data.rows[i])} records`,
   };
 }
 
@@ -189,7 +190,7 @@ function delay(data) {
   return {
     columns: [data.t, data.delay],
     options: { axes: axes(seconds), scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.05] } }, series: [{}, { stroke: () => colour("data"), width: 2, points: { show: false } }] },
-    readout: (i) => `batch ${whole.format(data.batch[i])} at ${at(data.t[i])} · ${seconds(data.delay[i])} behind`,
+    readout: (i) => `batch ${whole.format(data.batch[i])} at ${inZone(data.t[i])} · ${seconds(data.delay[i])} behind`,
   };
 }
 
@@ -212,7 +213,7 @@ function course(data) {
       cursor: { y: false, drag: { x: false, y: false }, sync: { key: "course" } },
       hooks: { drawClear: [(plot) => happened(plot, data)] },
     },
-    readout: (i) => `${at(data.t[i])} · ${names.map((name) => `${name.replace(/_s$/, "")} ${data.series[name][i] == null ? "–" : format(data.series[name][i])}`).join(" · ")}${data.unit === "s" ? "" : ` ${data.unit}`}`,
+    readout: (i) => `${inZone(data.t[i])} · ${names.map((name) => `${name.replace(/_s$/, "")} ${data.series[name][i] == null ? "–" : format(data.series[name][i])}`).join(" · ")}${data.unit === "s" ? "" : ` ${data.unit}`}`,
   };
 }
 
@@ -296,4 +297,5 @@ const sizes = new ResizeObserver((entries) => {
     if (found && Math.abs(found.plot.width - contentRect.width) > 1) found.plot.setSize({ width: contentRect.width, height: contentRect.height });
   }
 });
+onZone(() => plots.forEach((_, figure) => remake(figure)));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach(({ plot }) => plot.redraw(false)));
