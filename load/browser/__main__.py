@@ -15,13 +15,15 @@ from load.report import reported
 
 ZERO = "failed", "different_values", "console_errors", "foreign_requests", "violations", "active_elements"
 """Figures that must be 0."""
-SCREENSHOTS = 6
+SCREENSHOTS = 12
 STEPS: tuple[Callable[[Stage], None], ...] = (
     values_under_load,
     statistics,
     newest_rejects,
     steps.updates,
     steps.first_paint,
+    steps.times,
+    steps.zoom,
     steps.pictures,
     steps.ten_pages,
     steps.accessibility,

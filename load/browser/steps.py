@@ -1,5 +1,6 @@
 """The steps of a run. A page that does not do what a step expects raises StepError; everything else is noted on the stage."""
 
+import json
 import re
 import statistics
 import time
@@ -27,6 +28,8 @@ PICTURES: dict[str, tuple[str, str, Scheme]] = {
     "statistic": ("statistic", "laptop", "dark"),
     "device": ("device", "laptop", "light"),
     "pipeline": ("pipeline", "laptop", "light"),
+    "pipeline-phone": ("pipeline", "phone", "light"),
+    "runbook-phone": ("alert", "phone", "light"),
     "device-phone": ("device", "phone", "dark"),
 }
 """By name: the page, the width, the colours."""
@@ -118,6 +121,44 @@ def pictures(stage: Stage) -> None:
             if page.query_selector("figure"):
                 stage.until(lambda: page.query_selector("figure canvas"), "the plots")
             stage.picture(page, name)
+
+
+def times(stage: Stage) -> None:
+    """The reader's zone stands beside times, and a switch shows UTC instead, also on the next page."""
+    with stage.chromium.open(stage.paths["pipeline"]) as page:
+        shown = "#pipeline_now time:not([data-form=ago])"
+        stage.until(lambda: page.query_selector(shown), "times of the pipeline")
+        require(
+            page.inner_text(shown).rpartition(" ")[2] in {"CET", "CEST"},
+            f"The zone is not beside {page.inner_text(shown)!r}",
+        )
+        page.click("#zone")
+        require(page.inner_text(shown).endswith(" UTC"), f"The switch leaves {page.inner_text(shown)!r}")
+        page.reload()
+        require("UTC" in page.inner_text("#zone"), "The next page has forgotten the zone")
+        page.click("#zone")
+        require("Copenhagen" in page.inner_text("#zone"), f"The switch does not go back: {page.inner_text('#zone')}")
+
+
+def zoom(stage: Stage) -> None:
+    """A part of a plot that is marked becomes the span of the address; the statistic stays."""
+    with stage.chromium.open(stage.paths["statistic"]) as page:
+        stage.until(lambda: page.query_selector("figure .u-over"), "the plot")
+        box = page.eval_on_selector(
+            "figure .u-over", "e => { const b = e.getBoundingClientRect(); return [b.x, b.y, b.width]; }"
+        )
+        left, top, width = box
+        page.mouse.move(left + 0.4 * width, top + 40)
+        page.mouse.down()
+        page.mouse.move(left + 0.9 * width, top + 60, steps=5)
+        page.mouse.up()
+        page.wait_for_url("**until=*")
+        words = urllib.parse.parse_qs(urllib.parse.urlsplit(page.url).query)
+        require(words["stat"] == ["p99"], f"The statistic is lost: {page.url}")
+        require(250_000 <= int(words["span"][0]) <= 350_000, f"Half of ten minutes was marked: {page.url}")
+        plot = json.loads(page.eval_on_selector("figure", "e => e.dataset.plot"))
+        axis = round(1000 * (plot["axis"][1] - plot["axis"][0]))
+        require(axis == int(words["span"][0]), f"The axis is {axis} ms of {page.url}")
 
 
 def ten_pages(stage: Stage) -> None:

@@ -169,6 +169,23 @@ MUTATIONS = (
         (_SILENT,),
     ),
     Mutation(
+        "open-headline",
+        "the dashboard takes an open window for a complete one",
+        "every value jumps when a window begins, and looks like the value",
+        ("P7",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/pages/series.py",
+                "return window.final and window.complete_from is None",
+                "return window.complete_from is None",
+            ),
+        ),
+        (
+            "clients/dashboard/tests/test_dashboard_pages.py::"
+            "test_the_headline_and_the_sparkline_do_not_move_when_a_window_begins",
+        ),
+    ),
+    Mutation(
         "dashboard-holds-silence",
         "the dashboard refuses the newest connection, not one that is silent",
         "whoever opens as many connections as it takes shuts the page",

@@ -63,6 +63,10 @@ class Board:
         """Return the document of /conditions of several."""
         return {"pipelines": {each.name: each.conditions.document() for each in self.monitors}}
 
+    def course(self) -> dict[str, Any]:
+        """Return the document of /history of several."""
+        return {"pipelines": {each.name: each.course() for each in self.monitors}}
+
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not: all pipelines that run are stuck."""
         running = [each for each in self.monitors if each.status.state not in {"stopped", "failed"}]

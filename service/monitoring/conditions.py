@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from service import clock
 from service.monitoring import alert_rules, promql
 from service.monitoring.alert_rules import Rule
+from service.monitoring.course import Course, Marks
 from service.monitoring.figures import EXPRESSIONS, figures
 from service.monitoring.history import History, Labels
 from service.monitoring.promql import Expression, Operation
@@ -52,10 +53,17 @@ class Conditions:
     """The conditions of a pipeline. Its methods may be called from any thread."""
 
     def __init__(
-        self, name: str, collect: Callable[[], "Iterable[Metric]"], rules: Sequence[Rule] | None = None
+        self,
+        name: str,
+        collect: Callable[[], "Iterable[Metric]"],
+        rules: Sequence[Rule] | None = None,
+        marks: Marks | None = None,
     ) -> None:
-        """`collect` returns the metrics of the pipeline; without `rules` they are those of this process."""
+        """`collect` returns the metrics of the pipeline; without `rules` they are those of this process. Alerts that fire are
+        `marks` of the course.
+        """
         self._name, self._collect = name, collect
+        self.course = Course(marks or Marks())
         self._lock = threading.RLock()
         self._rules = [
             _Watched(each, None if each.prometheus_only else promql.parse(each.expr), promql.seconds(each.for_))
@@ -71,7 +79,8 @@ class Conditions:
         """Add the metrics of now, and evaluate all rules."""
         with self._lock:
             now_s = clock.monotonic_s()
-            self._history.add(self._collect(), now_s)
+            families = list(self._collect())
+            self._history.add(families, now_s)
             is_standby = bool(_STANDBY.vector(self._history))
             for each in self._rules:
                 if each.expression is None:
@@ -81,6 +90,7 @@ class Conditions:
                 each.active = {
                     labels: _Active(*_since(former.get(labels), now_s), value) for labels, value in elements.items()
                 }
+            self.course.add(families, self._firing(now_s))
 
     def document(self) -> dict[str, Any]:
         """Return the document of /conditions, evaluated now."""
@@ -98,6 +108,15 @@ class Conditions:
         with self._lock:
             self.look()
             return figures(status, self._history)
+
+    def _firing(self, now_s: float) -> dict[tuple[str, str], int]:
+        """Return since when each alert fires, by its name and its labels."""
+        return {
+            (each.rule.alert, str(labels)): active.since_ms + int(1000 * each.for_s)
+            for each in self._rules
+            for labels, active in each.active.items()
+            if now_s - active.since_s >= each.for_s
+        }
 
     def _condition(self, each: _Watched) -> dict[str, Any]:
         rule = each.rule

@@ -12,6 +12,7 @@ REFRESH_S = 5
 PLACES = (
     ("/status", "the state and the last 50 batches, as JSON"),
     ("/conditions", "the alert rules as this process evaluates them, as JSON"),
+    ("/history", "the figures of the last hour and day with what happened, as JSON"),
     ("/metrics", "all metrics, for Prometheus"),
     ("/quality", "the report on the last sample of readings"),
     ("/readyz", "200 when the service is ready to serve, else 503 and the reason"),

@@ -28,7 +28,7 @@ class Monitor:
     conditions: Conditions = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "conditions", Conditions(self.name, self.families))
+        object.__setattr__(self, "conditions", Conditions(self.name, self.families, marks=self.status.marks))
 
     @classmethod
     def of(cls, settings: Settings, process: ProcessMetrics | None = None) -> Self:
@@ -36,6 +36,7 @@ class Monitor:
         metrics, status = Metrics(process), Status(settings.service.name)
         metrics.limits(settings)
         status.outlets(metrics.outlets.document)
+        status.inputs(_inputs(settings))
         return cls(metrics, status, Page(is_on=settings.quality.expectations is not None))
 
     @property
@@ -52,6 +53,11 @@ class Monitor:
         document = self.status.document()
         return {**document, "figures": dict(self.conditions.figures(document))}
 
+    def course(self) -> dict[str, Any]:
+        """Return the document of /history, with the figures of now."""
+        self.conditions.look()
+        return self.conditions.course.document()
+
     def begins(self) -> None:
         """Note that the pipeline begins, for the first time or again."""
         self.status.begins()
@@ -61,3 +67,20 @@ class Monitor:
         """Note that the pipeline has ended: by an error, or because an operator has stopped it."""
         self.status.ended(error)
         self.metrics.ended("an operator has stopped it" if error is None else f"{error.code}: {error}")
+
+
+def _inputs(settings: Settings) -> list[dict[str, Any]]:
+    """Return the part of /status about the inputs: [input] has the name "input"."""
+    kafka = settings.kafka
+    return [
+        {
+            "name": name,
+            "format": each.form.format,
+            "topics": [{"topic": topic, "rejects": kafka.rejects_topic(topic)} for topic in each.kafka.topics],
+        }
+        for name, each in zip(_names(settings), settings.split(), strict=True)
+    ]
+
+
+def _names(settings: Settings) -> list[str]:
+    return [each.name for each in settings.inputs] or ["input"]

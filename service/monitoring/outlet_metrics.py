@@ -52,11 +52,20 @@ class Outlets:
         """Return the part of /status."""
         return {
             name: {
+                "kind": each.kind,
+                "reached": None
+                if each.reached is None
+                else {
+                    "epoch": each.reached.epoch,
+                    "batch": each.reached.batch,
+                    "watermark_ms": each.reached.watermark_ms,
+                },
                 "pending_batches": each.pending,
                 "pending_bytes": each.pending_bytes,
                 "age_s": round(_age_s(each)),
                 "is_behind": each.is_behind,
                 "error": each.error,
+                "failed_ms": each.failed_ms,
                 "refused_rows": each.refused,
             }
             for name, each in self._ask().items()

@@ -21,7 +21,7 @@ from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from service.errors import SetupError
-from service.monitoring import attention, home_page
+from service.monitoring import attention, course, home_page
 from service.monitoring.board import LABEL, Board
 from service.monitoring.monitor import Monitor
 from service.monitoring.pages import NO_PIPELINE, host_port
@@ -236,6 +236,8 @@ def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:  # noqa: PLR09
         return _json(HTTPStatus.OK, monitor.document())
     if path == attention.PATH:
         return _json(HTTPStatus.OK, monitor.conditions.document())
+    if path == course.PATH:
+        return _json(HTTPStatus.OK, monitor.course())
     if path == "/quality":
         return monitor.page.answer()
     if path == "/":
@@ -245,7 +247,7 @@ def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:  # noqa: PLR09
     return _no_page()
 
 
-def _of_all(board: Board, path: str) -> Answer:
+def _of_all(board: Board, path: str) -> Answer:  # noqa: PLR0911 - one for each page
     if path == "/healthz":
         return _state("healthy", board.unhealthy(), {})
     if path == "/readyz":
@@ -254,6 +256,8 @@ def _of_all(board: Board, path: str) -> Answer:
         return _json(HTTPStatus.OK, board.document())
     if path == attention.PATH:
         return _json(HTTPStatus.OK, board.conditions())
+    if path == course.PATH:
+        return _json(HTTPStatus.OK, board.course())
     if path in {"/", "/quality"}:
         states = [(each.name, each.status.state, _troubles(each)) for each in board.monitors]
         return HTTPStatus.OK, home_page.several(path, states), home_page.TYPE

@@ -13,12 +13,13 @@ This module imports neither Spark nor a client, so that `tidemark status` starts
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 from service import clock
 from service.monitoring import pages
+from service.monitoring.course import Marks
 from service.monitoring.pages import NoServiceError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Status:
     """One run of the service. Its methods may be called from any thread."""
 
     def __init__(self, service: str) -> None:
+        self.marks = Marks()
         self._lock = threading.RLock()  # a signal handler may run while its own thread holds the lock
         self.service = service
         self._started_ms = clock.now_ms()
@@ -51,7 +53,9 @@ class Status:
         self._reference: Callable[[], Mapping[str, Any]] | None = None
         self._views: Callable[[], Mapping[str, Any]] | None = None
         self._outlets: Callable[[], Mapping[str, Any]] = dict
+        self._inputs: Sequence[Mapping[str, Any]] = ()
         self._checkpoint: Mapping[str, Any] | None = None
+        self.marks.add("start", "The process starts", self._started_ms)
 
     def becomes(self, state: State) -> None:
         """Set the state. After `stopping` it does not change until `ended`."""
@@ -69,6 +73,9 @@ class Status:
         with self._lock:
             self._query_since_ms = None
             self._state, self._has_failed = ("stopped", False) if error is None else ("failed", True)
+            self.marks.add(
+                "stop", "An operator stops the pipeline" if error is None else f"The pipeline ends: {error.code}"
+            )
             if error is not None:
                 self.failed(error)
 
@@ -94,6 +101,7 @@ class Status:
     def query_started(self) -> None:
         with self._lock:
             self._query_since_ms, self._has_failed = clock.now_ms(), False
+            self.marks.add("query", f"The query starts, epoch {self._epoch}", self._query_since_ms)
             self.becomes("running")
 
     def failed(self, error: "TidemarkError") -> None:
@@ -116,10 +124,17 @@ class Status:
         with self._lock:
             self._outlets = document
 
+    def inputs(self, document: "Sequence[Mapping[str, Any]]") -> None:
+        """Set the part of the inputs, which the settings have."""
+        with self._lock:
+            self._inputs = document
+
     def restarts(self) -> None:
         """Count a restart of the query."""
         with self._lock:
             self._restarts += 1
+            code = self._error["code"] if self._error is not None else "unknown"
+            self.marks.add("restart", f"The query restarts: {code}")
             self._query_since_ms = None
             self.becomes("restarting")
 
@@ -164,6 +179,7 @@ class Status:
                 "last_error": self._error,
                 "reference": reference() if reference is not None else None,
                 "views": views() if views is not None else None,
+                "inputs": list(self._inputs),
                 "outlets": self._outlets(),
                 "checkpoint": self._checkpoint,
                 "batches": self._batches,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service import failpoint
+from service import clock, failpoint
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.outlets import tables
 from service.outlets.outbox import Finals, Outbox, Stored
@@ -27,7 +27,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far an outlet is. `pending` entries of `pending_bytes` are not in it, the oldest since `oldest_ms` (the clock's time,
-    None for none). `error` is why it is away, "" when it is not. `refused` rows are set aside in the outbox."""
+    None for none). `error` is why it is away, "" when it is not, and `failed_ms` since when. `refused` rows are set aside in the
+    outbox. `reached` is the newest entry that it has, None until the service has asked it.
+    """
 
     pending: int
     pending_bytes: int
@@ -35,6 +37,9 @@ class Progress:
     error: str
     is_behind: bool
     refused: int = 0
+    kind: str = ""
+    reached: Position | None = None
+    failed_ms: int | None = None
 
 
 class Delivery:
@@ -68,6 +73,7 @@ class Delivery:
         self._reached: Position | None = None
         self._is_open = False
         self._error: TidemarkError | None = None
+        self._failed_ms: int | None = None
         self._refused = outbox.refused(options.name)
         self._thread = Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
 
@@ -114,7 +120,10 @@ class Delivery:
             size = self._pending_bytes()
             oldest_ms = self._pending[0].at_ms if self._pending else None
             error = str(self._error) if self._error is not None else ""
-            return Progress(len(self._pending), size, oldest_ms, error, self.is_behind, self._refused)
+            pending, kind = len(self._pending), self.options.kind
+            return Progress(
+                pending, size, oldest_ms, error, self.is_behind, self._refused, kind, self._reached, self._failed_ms
+            )
 
     def failure(self) -> OutletError:
         """Return the error for a batch that has waited in vain."""
@@ -207,6 +216,8 @@ class Delivery:
         with self._changed:
             is_new = self._error is None
             self._error = error
+            if is_new:
+                self._failed_ms = clock.now_ms()
             self._changed.notify_all()
         self._on_failure()
         if is_new:
@@ -215,7 +226,7 @@ class Delivery:
     def _succeed(self, stored: Stored) -> None:
         with self._changed:
             self._pending.popleft()
-            was_away, self._error = self._error is not None, None
+            was_away, self._error, self._failed_ms = self._error is not None, None, None
             if not self._pending:
                 self.is_behind = False
             self._changed.notify_all()

@@ -22,8 +22,8 @@ HELD = {
 }
 SHOWN = {
     "Mean": Cell("\u22121.24"),
-    "Least": Cell("1.200e-4"),
-    "Most": Cell("5.000e9"),
+    "Min": Cell("1.200e-4"),
+    "Max": Cell("5.000e9"),
     "Readings": Cell("1,200"),
     "State": Cell("final"),
 }
@@ -60,8 +60,8 @@ def test_a_row_that_redis_has_held_does_not_differ() -> None:
         ("Mean", "1.24"),
         ("Mean", "\u22121.25"),
         ("Mean", "\u2013"),
-        ("Least", "1.300e-4"),
-        ("Most", "5.010e9"),
+        ("Min", "1.300e-4"),
+        ("Max", "5.010e9"),
         ("Readings", "1,201"),
         ("State", "open"),
         ("State", "final corrected"),

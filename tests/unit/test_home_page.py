@@ -64,7 +64,7 @@ def test_the_page_has_the_state_and_a_link_to_each_place_that_answers(service: S
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert "plant <7>" in page.text
     assert "Not ready: the lease is not held yet" in page.text
-    assert page.links == ["/status", "/conditions", "/metrics", "/quality", "/readyz", "/healthz"]
+    assert page.links == ["/status", "/conditions", "/history", "/metrics", "/quality", "/readyz", "/healthz"]
     for link in page.links:
         assert service.get(link)[0] in {200, 503, 404 if link == "/quality" else 200}
 
@@ -100,7 +100,7 @@ def test_what_is_wrong_comes_first_with_the_name_of_its_alert(service: Service) 
     assert page.text.index("Needs attention") < page.text.index("Now")
     assert ATTACK in page.text, "as text"
     assert not page.tags & {"script", "img", "iframe", "svg", "object"}
-    assert page.links == ["/status", "/conditions", "/metrics", "/quality", "/readyz", "/healthz"]
+    assert page.links == ["/status", "/conditions", "/history", "/metrics", "/quality", "/readyz", "/healthz"]
 
 
 def test_quality_says_how_to_get_a_report_and_unknown_paths_name_the_known_ones(service: Service) -> None:
@@ -112,5 +112,5 @@ def test_quality_says_how_to_get_a_report_and_unknown_paths_name_the_known_ones(
     assert (status, kind) == (404, "text/plain")
     assert (
         page.text
-        == "There is no such page. There are: /, /status, /conditions, /metrics, /quality, /readyz, /healthz\n"
+        == "There is no such page. There are: /, /status, /conditions, /history, /metrics, /quality, /readyz, /healthz\n"
     )

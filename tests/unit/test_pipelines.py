@@ -20,6 +20,8 @@ from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from service.outlets import kinds
+from service.outlets.delivery import Progress
+from service.outlets.outlet import Position
 from service.settings import Settings, load_named, require_apart
 from service.settings.outlets import OutletSection
 
@@ -414,3 +416,29 @@ def test_ready_are_all_that_nobody_has_stopped_and_healthy_is_the_process_while_
     assert shown.get("/healthz")[0] == 503, "the only one that runs is stuck"
     two.ended(None)
     assert shown.get("/healthz")[0] == 200, "none runs"
+
+
+def test_the_status_names_the_inputs_with_their_topics_and_where_their_rejects_go(tmp_path: Path) -> None:
+    document = Monitor.of(settings.load(write(tmp_path, "one"))).document()
+    assert document["inputs"] == [
+        {"name": "input", "format": "json", "topics": [{"topic": "readings-one", "rejects": "readings-one.rejects"}]}
+    ]
+
+
+def test_the_status_of_an_outlet_has_its_position_and_since_when_it_is_away(tmp_path: Path) -> None:
+    outlets = Metrics().outlets
+    position = Position(epoch=3, batch=41, watermark_ms=1_000)
+    outlets.watch(lambda: {"history": Progress(2, 900, None, "refused", False, 1, "jdbc", position, 5_000)})
+    assert outlets.document() == {
+        "history": {
+            "kind": "jdbc",
+            "reached": {"epoch": 3, "batch": 41, "watermark_ms": 1_000},
+            "pending_batches": 2,
+            "pending_bytes": 900,
+            "age_s": 0,
+            "is_behind": False,
+            "error": "refused",
+            "failed_ms": 5_000,
+            "refused_rows": 1,
+        }
+    }

@@ -45,6 +45,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         "last_error": {"code": "SINK", "text": "Redis is away. Start it"},
         "reference": None,
         "views": None,
+        "inputs": [],
         "outlets": {},
         "checkpoint": None,
         "batches": [

@@ -10,14 +10,17 @@ import time
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
-from served import DEVICES, Server, filled, options, pages, shared_answers, shared_server, wait, world
+from served import DEVICES, Server, filled, free_port, options, pages, shared_answers, shared_server, wait, world
 from starlette.testclient import TestClient
 from world import MEASURES, WINDOW, Answers, World
 
 from tidemark_client import Client, View
+from tidemark_dashboard import runbook
 from tidemark_dashboard.app import build
+from tidemark_dashboard.course import Course
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.pages.series import span
 from tidemark_dashboard.texts import count, number
@@ -305,7 +308,7 @@ def test_every_statistic_of_a_view_has_a_tab_a_plot_a_column_and_a_field_of_the_
     assert "min to max" not in html
     plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', html)[0]))
     assert plot["value"] == [40, 41, None, 43], "a gap is a gap"
-    assert [round(1000 * each) for each in plot["axis"]] == [begin + 4 * WINDOW - 6 * 3_600_000, begin + 4 * WINDOW]
+    assert [round(1000 * each) for each in plot["axis"]] == [begin + 4 * WINDOW - 600_000, begin + 4 * WINDOW]
     plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', get(pages, f"{path}&stat=rate"))[0]))
     assert plot["value"] == [None, 0.25, None, 0.25]
     found = list(csv.DictReader(io.StringIO(pages.get(f"/key.csv?{path.partition('?')[2]}").text)))
@@ -446,11 +449,142 @@ def test_alerts_of_prometheus_are_shown(world: World, options: Options) -> None:
         answers.close()
 
 
-def test_a_redis_without_values_is_a_page_that_waits(shared_server: Server, options: Options) -> None:
+def test_a_redis_without_values_is_a_page_that_waits_and_says_for_what(
+    shared_server: Server, options: Options, shared_answers: Answers
+) -> None:
     shared_server.redis.flushall()
     with TestClient(build(replace(options, hosts=("testserver",)))) as pages:
-        assert "This page appears by itself" in get(pages, "/views", 503)
+        html = get(pages, "/views", 503)
+        assert "This page appears by itself" in html
+        assert "Redis answers" in html
+        assert "Redis does not have the views of a service under the prefix" in html
         assert '0</span><span class="label">all devices' in get(pages, "/")
+        wait(lambda: "The service is running" in get(pages, "/views", 503), "what the service says")
+        html = get(pages, "/pipeline")
+        assert "Old values" not in html
+        assert "Redis does not answer" not in html
+        assert "Redis has no values of a service yet" in html
+
+
+def test_without_redis_the_pipeline_shows_what_the_service_says(
+    world: World, shared_answers: Answers, options: Options
+) -> None:
+    nobody = f"redis://127.0.0.1:{free_port()}/0"
+    with TestClient(build(replace(options, redis=nobody, hosts=("testserver",)))) as pages:
+        html = wait(lambda: rows(html := get(pages, "/pipeline"), "Batches") and html, "the batches of the service")
+        assert "Redis does not answer since" in html
+        html = get(pages, "/views", 503)
+        assert "Redis does not answer: " in html
+        assert "This page appears by itself" in html
+
+
+def test_the_pipeline_names_inputs_outlets_versions_and_how_to_get_expectations(world: World, options: Options) -> None:
+    answers = Answers()
+    topics = [{"topic": "readings", "rejects": "readings.rejects"}]
+    away = {"kind": "jdbc", "reached": {"epoch": 1, "batch": 1_204, "watermark_ms": world.now}, "is_behind": True}
+    away |= {"pending_batches": 7, "pending_bytes": 3 << 20, "age_s": 95, "error": "<refused> by db", "failed_ms": 1}
+    fine = {"pending_batches": 0, "pending_bytes": 0, "age_s": 0, "error": "", "is_behind": False}  # an earlier version
+    answers.status |= {"inputs": [{"name": "input", "format": "avro", "topics": topics}]}
+    answers.status |= {"outlets": {"history": {**away, "refused_rows": 2}, "files": fine}}
+    answers.set('tidemark_outlet_rows_total{outlet="history"}', 812)
+    try:
+        with TestClient(build(replace(options, service=answers.url, hosts=("testserver",)))) as pages:
+            html = wait(
+                lambda: "Inputs, table" in (html := get(pages, "/pipeline")) and html, "the look at the service"
+            )
+        [row] = rows(html, "Inputs")
+        assert row[:4] == ["readings", "input", "avro", "2,370"]
+        assert row[5] == "readings.rejects"
+        history, error, files = rows(html, "Outlets")
+        assert history[0] == "historyjdbc"
+        assert history[2:5] == ["7", "3.0 MiB", "1 min 35 s"]
+        assert history[5].startswith("batch 1,204,")
+        assert history[6:] == ["812", "2"]
+        assert error[0].startswith("<refused> by db")
+        assert [files[1], files[5]] == ["has everything", "–"]
+        assert "Tidemark 0.1.0, Spark 4.1.1" in html
+        assert "tidemark profile --out readings.expectations.json" in html
+    finally:
+        answers.close()
+
+
+def history(points: list[tuple[int, float, dict[str, int]]], begin_ms: int, **more: object) -> dict[str, Any]:
+    """What the service answers at /history: points as time, rate and rejects."""
+    columns = ("at_ms", "rate", "lag", "lag_age_s", "p50_s", "p99_s", "batch_s", "delay_s", "rejects")
+    rows_ = [[at_ms, rate, 5, 0.1, 0.5, 1.25, 0.75, 9.0, rejects] for at_ms, rate, rejects in points]
+    start = {"kind": "start", "text": "The process starts", "at_ms": begin_ms, "until_ms": begin_ms}
+    recent = {"since_ms": points[-1][0] - 480_000, "p50_s": 0.5, "p99_s": 1.25, "rejects": {"late": 4, "early": 0}}
+    return {
+        "at_ms": points[-1][0],
+        "columns": columns,
+        "recent": recent,
+        "total": {"rejects": {"late": 9, "early": 0}},
+        "hour": {"every_s": 10, "points": rows_},
+        "day": {"every_s": 240, "points": rows_[-1:]},
+        "marks": [start, *more.get("marks", ())],  # type: ignore[misc]
+    }
+
+
+def test_the_pipeline_shows_since_when_and_what_happened_with_the_period_of_every_figure(
+    world: World, options: Options
+) -> None:
+    answers, now = Answers(), world.now
+    alert = {"kind": "alert", "text": "TidemarkBehind", "at_ms": now - 60_000, "until_ms": None}
+    restart = {"kind": "restart", "text": "The query restarts: SINK", "at_ms": now - 90_000, "until_ms": now - 90_000}
+    points = [(now - 10_000 * back, float(back), {"late": 1} if back == 3 else {}) for back in (9, 8, 3, 2, 1, 0)]
+    answers.history = history(points, now - 100_000, marks=[restart, alert])
+    try:
+        with TestClient(build(replace(options, service=answers.url, hosts=("testserver",)))) as pages:
+            html = wait(lambda: "What happened" in (html := get(pages, "/pipeline")) and html, "the course")
+            for name in ("Latency</span>", "Latency, p99, last 8 min", "Records a second, last 30 s"):
+                assert name.removesuffix("</span>") in html
+            assert ">1.2 s</dd>" in html, "the p99 of the service"
+            [row] = rows(html, "Rejects by reason")
+            assert [row[0], *row[2:]] == ["late", "4", "9"]
+            assert "In the last 8 min" in html
+            plots = [json.loads(unescape(each)) for each in re.findall(r'data-plot="([^"]+)" data-kind="course"', html)]
+            assert [list(each["series"]) for each in plots][:3] == [["rate"], ["lag"], ["p50_s", "p99_s"]]
+            assert plots[0]["series"]["rate"] == [9, 8, None, 3, 2, 1, 0], "a gap is a gap"
+            assert plots[-1]["series"] == {"late": [0, 0, None, 6, 0, 0, 0]}, "one in ten seconds is six a minute"
+            assert {tuple(each["axis"]) for each in plots} == {(now / 1000 - 3600, now / 1000)}
+            assert [each[0] for each in plots[0]["marks"]] == ["alert", "restart", "start"]
+            assert [row[1:] for row in rows(html, "What happened")] == [
+                ["TidemarkBehind", "it goes on"],
+                ["The query restarts: SINK", ""],
+                ["The process starts", ""],
+            ]
+            assert "/runbook/TidemarkBehind" in html
+            assert "the last day</a>" in html
+    finally:
+        answers.close()
+
+
+def test_a_course_goes_on_over_a_restart_of_the_service_with_a_gap() -> None:
+    course = Course()
+    alert = {"kind": "alert", "text": "TidemarkBehind", "at_ms": 1_050_000, "until_ms": None}
+    course.add(history([(1_040_000, 1.0, {}), (1_050_000, 2.0, {})], 1_000_000, marks=[alert]))
+    course.add(history([(1_200_000, 7.0, {})], 1_190_000))
+    assert json.loads(course.plot("hour", ["rate"], ""))["series"]["rate"] == [1.0, 2.0, None, 7.0]
+    assert [(each.kind, each.at_ms, each.until_ms) for each in course.seen("hour")] == [
+        ("start", 1_190_000, 1_190_000),
+        ("alert", 1_050_000, 1_050_000),  # it ended with its process, as far as is known
+        ("start", 1_000_000, 1_000_000),
+    ]
+    course.add(history([(1_200_000, 7.0, {}), (1_210_000, 8.0, {})], 1_190_000))
+    assert len(course.points["hour"]) == 4, "the same points are there once"
+
+
+def test_alerts_and_codes_in_the_runbook_link_to_each_other(pages: TestClient) -> None:
+    linked: dict[str, set[str]] = {}
+    for name in [*runbook.alerts(), *runbook.codes()]:
+        html = get(pages, f"/runbook/{name}").partition('class="prose"')[2].partition('class="note"')[0]
+        linked[name] = set(re.findall(r'href="/runbook/(\w+)"', html))
+        assert name not in linked[name], "no page leads to itself"
+        for other in linked[name]:
+            get(pages, f"/runbook/{other}")
+        bare = set(re.findall(r"(?<!>)<code>(Tidemark\w+)</code>", html)) - {name}
+        assert not bare & runbook.alerts().keys(), f"{name} names alerts without a link"
+    assert sum(map(len, linked.values())) > 5
 
 
 def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:

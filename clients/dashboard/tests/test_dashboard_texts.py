@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import replace
 
 import pytest
 
-from tidemark_client import AsyncClient
+from tidemark_client import AsyncClient, Window
+from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
 from tidemark_dashboard.metrics import Samples, quantile
@@ -200,6 +202,32 @@ def test_a_hundred_thousand_devices_are_filtered_and_sorted_in_under_a_second() 
 )
 def test_only_all_is_a_hundred_percent_and_only_none_is_zero(share: float, text: str) -> None:
     assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("statistic", "title", "unit"),
+    [
+        ("mean", "Mean", "W"),
+        ("p99", "p99", "W"),
+        ("stddev", "Standard deviation", "W"),
+        ("count", "Readings", ""),
+        ("first", "First reading", ""),
+        ("rate", "Rate", "W/s"),
+        ("increase_rate", "Increase in a second", "W/s"),
+        ("integral", "Integral", "W\u00b7s"),
+        ("longest_gap", "Longest gap", "s"),
+        ("coverage", "Coverage", ""),
+        ("resets", "Resets", ""),
+    ],
+)
+def test_a_statistic_has_a_name_and_a_unit(statistic: str, title: str, unit: str) -> None:
+    assert (statistics.title(statistic), statistics.unit(statistic, "W")) == (title, unit)
+
+
+def test_every_statistic_of_the_client_is_a_field_of_a_window() -> None:
+    known = {each.name for each in dataclasses.fields(Window)}
+    assert known >= {*statistics.NAMES, *statistics.TIMES, *statistics.WHOLE, *statistics.BANDED}
+    assert known >= {*statistics.RATES, *statistics.INTEGRALS}
 
 
 def test_keys_are_paged_in_their_order_both_ways() -> None:

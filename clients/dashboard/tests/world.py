@@ -192,6 +192,7 @@ class Answers:
         self.metrics = (HERE / "metrics.txt").read_text(encoding="utf-8")
         self.alerts: list[dict[str, Any]] = []
         self.conditions: list[dict[str, Any]] | None = []
+        self.history: dict[str, Any] | None = None
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -202,6 +203,7 @@ class Answers:
                     f"/metrics{query}": answers.metrics,
                     **answers.served_conditions(f"/conditions{query}"),
                     "/api/v1/alerts": json.dumps(alerts),
+                    f"/history{query}": json.dumps(answers.history) if answers.history else "",
                 }
                 body = bodies.get(self.path, "").encode()
                 self.send_response(200 if body else 404)

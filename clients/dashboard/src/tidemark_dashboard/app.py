@@ -85,16 +85,9 @@ class Site:
             shown = await page.read(self.sources, query)
         except (NotFoundError, KeyTextError) as error:
             return self.html("missing.html", {"title": "Not found", "reason": str(error)}, 404)
-        except ContractError as error:
-            return self.html(
-                "waiting.html", {"title": "Waiting", "reason": str(error), "events": _events(page, query)}, 503
-            )
         except TidemarkClientError as error:
-            context: dict[str, Any] = {
-                "title": "Redis does not answer",
-                "reason": str(error),
-                "events": _events(page, query),
-            }
+            title = "Waiting for values" if isinstance(error, ContractError) else "Redis does not answer"
+            context: dict[str, Any] = {"title": title, "steps": self.sources.awaited(), "events": _events(page, query)}
             return self.html("waiting.html", context, 503)
         context = {
             **shown.context,
@@ -120,7 +113,10 @@ class Site:
             return Rendered({name: self.part(name, context) for name in page.parts}, shown.topics)
 
         def freshness() -> dict[str, str]:
-            return {"freshness": self.part("freshness", {"freshness": self.sources.freshness()})}
+            parts = {"freshness": self.part("freshness", {"freshness": self.sources.freshness()})}
+            if self.sources.redis.is_away or self.sources.redis.lacks:  # a page that waits has a part more
+                parts["waiting"] = self.part("waiting", {"steps": self.sources.awaited()})
+            return parts
 
         stream = self.hub.stream(
             _events(page, query),

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from tidemark_client import AsyncClient, ChangesLostError, Place, TidemarkClientError
+from tidemark_client import AsyncClient, ChangesLostError, ContractError, Place, TidemarkClientError
 from tidemark_client.feed import ENTRIES
 from tidemark_dashboard.health import Health
 
@@ -44,7 +44,10 @@ class Feed:
                 self._last = None
                 continue
             except TidemarkClientError as error:
-                self._health.failed(str(error))
+                if isinstance(error, ContractError):  # Redis answers, without values of a service
+                    self._health.answered(str(error))
+                else:
+                    self._health.failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             self._health.answered()

@@ -29,6 +29,8 @@ PATROL_S = 1.0
 PATROL = 200
 """Devices that are read again in turn, in each PATROL_S."""
 RETRY_S = 1.0
+IDLE_S = 0.2
+"""Between two looks whether a page shows the fleet."""
 MEASURES_S = 30.0
 """Between two looks at the measures of the service, while no device waits."""
 LAST = "\U0010ffff"
@@ -132,10 +134,19 @@ class Survey:
 
 
 class Fleet:
-    """`on_change` is called after each round trip, when devices may have come, changed or gone."""
+    """`on_change` is called after each round trip, when devices may have come, changed or gone.
 
-    def __init__(self, client: AsyncClient, wanted: asyncio.Event, on_change: Callable[[], None]) -> None:
-        self._client, self._wanted, self._on_change = client, wanted, on_change
+    While `is_shown` is false the index is not kept current: no page shows it.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        wanted: asyncio.Event,
+        on_change: Callable[[], None],
+        is_shown: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._client, self._wanted, self._on_change, self._is_shown = client, wanted, on_change, is_shown
         self._devices: dict[str, Standing] = {}
         self._facts: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
         self._sorted: list[str] = []
@@ -192,8 +203,10 @@ class Fleet:
                     generation = self._generation
                     await self._read_all(generation)
                     read = generation
-                else:
+                elif self._is_shown():
                     await self._keep_current()
+                else:
+                    await asyncio.sleep(IDLE_S)
             except TidemarkClientError:
                 await asyncio.sleep(RETRY_S)  # the reader of the feed reports it
 

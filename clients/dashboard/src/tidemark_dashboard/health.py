@@ -21,13 +21,15 @@ class Health:
     answered_ms: int = 0
     failed_ms: int = 0
     reason: str = ""
+    lacks: str = ""
+    """What a source that answers does not have yet; "" for nothing."""
 
     @property
     def is_away(self) -> bool:
         return self.failed_ms > 0
 
-    def answered(self) -> None:
-        self.answered_ms, self.failed_ms, self.reason = now_ms(), 0, ""
+    def answered(self, lacks: str = "") -> None:
+        self.answered_ms, self.failed_ms, self.reason, self.lacks = now_ms(), 0, "", lacks
 
     def failed(self, reason: str) -> None:
         """Keep why there was no answer, without the logins of URLs: pages show it."""

@@ -14,8 +14,8 @@ from tidemark_dashboard.sources import Sources, Topic
 
 LEAST_S = 1.0
 """Between two renderings of a page."""
-REST = 19.0
-"""After each rendering all pages rest for so many times its length: together they take a twentieth of a core."""
+REST = 39.0
+"""After each rendering all pages rest for so many times its length: together they take a fortieth of a core."""
 BEAT_S = 5.0
 """Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
 MOST = 200

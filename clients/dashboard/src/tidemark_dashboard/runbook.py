@@ -63,12 +63,12 @@ def answer(name: str) -> Markup | None:
         elsewhere = re.fullmatch(r"\[[^\]]+\]\(#([\w-]+)\)", remedy)
         more = section(anchors()[elsewhere[1]]) if elsewhere else section(name)
         parts = [f"**Meaning**: {meaning}.", "" if elsewhere else f"**What to do**: {remedy}.", more]
-        return html("\n\n".join(parts))
+        return html("\n\n".join(parts), name)
     if name in codes():
         meaning, remedy = codes()[name]
-        return html(f"**Meaning**: {meaning}\n\n**What to do**: {remedy}")
+        return html(f"**Meaning**: {meaning}\n\n**What to do**: {remedy}", name)
     title = anchors().get(name)
-    return html(section(title)) if title and section(title) else None
+    return html(section(title), name) if title and section(title) else None
 
 
 def title(name: str) -> str:
@@ -76,13 +76,16 @@ def title(name: str) -> str:
     return anchors().get(name, name) if name not in alerts() and name not in codes() else name
 
 
-def html(markdown: str) -> Markup:
-    """Markdown of our own documents as HTML, without raw HTML; a link leads to a page here or is named as a document."""
+def html(markdown: str, name: str = "") -> Markup:
+    """Markdown of our own documents as HTML, without raw HTML; a link leads to a page here or is named as a document.
+
+    The name of an alert or a code leads to its page, but on the page `name` itself.
+    """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
     for token in tokens:
         if token.children:
-            token.children = list(_links(token.children))
+            token.children = _named(_links(token.children), name)
     return Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704 - rendered with html=False, from the package
 
 
@@ -108,4 +111,19 @@ def _links(children: list[Token]) -> list[Token]:
             document = ""
             continue
         made.append(token)
+    return made
+
+
+def _named(children: list[Token], own: str) -> list[Token]:
+    """The tokens with a link around each name of an alert or a code."""
+    made: list[Token] = []
+    depth = 0
+    for token in children:
+        depth += (token.type == "link_open") - (token.type == "link_close")
+        is_name = token.type == "code_inline" and token.content != own
+        if is_name and not depth and (token.content in alerts() or token.content in codes()):
+            opened = Token("link_open", "a", 1, attrs={"href": f"/runbook/{quote(token.content)}"})
+            made += [opened, token, Token("link_close", "a", -1)]
+        else:
+            made.append(token)
     return made

@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
+from tidemark_dashboard.course import Course
 from tidemark_dashboard.health import Health, now_ms
 from tidemark_dashboard.metrics import Samples
 
-EVERY_S = 2.0
+EVERY_S, CONDITIONS_S = 4.0, 10.0
+"""Between two questions; the service evaluates its alert rules each ten seconds."""
 TIMEOUT_S = 5.0
 MOST_BYTES = 8 << 20
+COURSE_S, COURSE_WANTED_S = 10.0, 60.0
+"""Between two questions for the course; how long after a page was shown it is asked for."""
 KEPT_BATCHES = 200
 KEPT_S = 600.0
 """How far back counters are compared."""
@@ -60,6 +66,9 @@ class Service:
         self.conditions: list[Alert] | None = None
         """What the service's own evaluation of the alert rules says; None for a service of an earlier version."""
         self.alerts: list[Alert] = []
+        self.course: Course | None = None
+        """The course of the service; None until /history was asked, and for a service of an earlier version."""
+        self._course_until_s = self._course_asked_s = self._conditions_asked_s = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -70,6 +79,10 @@ class Service:
     def samples(self) -> Samples:
         """The newest metrics."""
         return self.looks[-1].samples if self.looks else Samples()
+
+    def want_course(self) -> None:
+        """Ask for the course for some time from now on."""
+        self._course_until_s = time.monotonic() + COURSE_WANTED_S
 
     def increase(self, name: str, label: str = "") -> dict[str, float]:
         """How much a counter has grown since the first answer that is kept, by a label. A counter that fell began again."""
@@ -106,10 +119,14 @@ class Service:
             if not isinstance(status, dict) or "batches" not in status:
                 msg = f"{self.url}/status is not what a service of Tidemark answers"
                 raise ValueError(msg)
-            conditions = await self._ask_conditions(client)
+            conditions = self.conditions
+            if time.monotonic() - self._conditions_asked_s >= CONDITIONS_S - EVERY_S / 2 or self.health.is_away:
+                self._conditions_asked_s = time.monotonic()
+                conditions = await self._ask_conditions(client)
         except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             self.health.failed(str(error) or type(error).__name__)
             return
+        await self._ask_course(client)
         self.health.answered()
         self.status, self.conditions = status, conditions
         at_ms = now_ms()
@@ -140,6 +157,18 @@ class Service:
             for each in document["conditions"]
             for alert in each["alerts"]
         ]
+
+    async def _ask_course(self, client: httpx2.AsyncClient) -> None:
+        """Ask for the course, if a page shows it. What is no such document leaves the former one."""
+        now_s = time.monotonic()
+        if now_s > self._course_until_s or now_s - self._course_asked_s < COURSE_S:
+            return
+        self._course_asked_s = now_s
+        with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            document = json.loads(await _get(client, f"{self.url}/history{self._query}"))
+            course = self.course or Course()
+            course.add(document)
+            self.course = course
 
     async def _ask_prometheus(self, client: httpx2.AsyncClient) -> None:
         try:

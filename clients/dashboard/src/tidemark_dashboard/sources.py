@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidemark_client import AsyncClient, Meta, Place, Progress, Query, TidemarkClientError, queries
+from tidemark_client import AsyncClient, ContractError, Meta, Place, Progress, Query, TidemarkClientError, queries
 from tidemark_dashboard.feed import Feed
 from tidemark_dashboard.fleet import Fleet
 from tidemark_dashboard.health import Health, now_ms
@@ -47,6 +47,14 @@ class Freshness:
         return self.level == "old"
 
 
+@dataclass(frozen=True)
+class Step:
+    """Something that has to be there before there are values."""
+
+    is_done: bool
+    text: str
+
+
 class Sources:
     """Reads while a page is open. `subscribe` says what to call when a topic changes."""
 
@@ -64,14 +72,14 @@ class Sources:
         self.redis = Health()
         self.progress: Progress | None = None
         self._asked_s = 0.0
-        self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)))
+        self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)), self._shows_fleet)
         self.keys = KeysOfViews(self.client)
         self.service = Service(options.service, options.prometheus, self.wanted, lambda: self.mark(("service",)))
         self.rejects = Rejects(options.rejects, lambda device: self.mark(("rejects", device)))
         self._feed = Feed(self.client, self.redis, self.wanted, self._on_places, self._on_lost)
         self._interests: dict[Topic, set[Callable[[], None]]] = {}
         self._on_pulse: set[Callable[[], None]] = set()
-        self._until_s = 0.0
+        self._until_s = self._fleet_until_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     # The life of the tasks.
@@ -97,6 +105,13 @@ class Sources:
         """Read for at least GRACE_S from now on."""
         self._until_s = time.monotonic() + GRACE_S
         self.wanted.set()
+
+    def want_fleet(self) -> None:
+        """Keep the fleet current for at least GRACE_S from now on; it is kept current while a page shows it."""
+        self._fleet_until_s = time.monotonic() + GRACE_S
+
+    def _shows_fleet(self) -> bool:
+        return ("fleet",) in self._interests or time.monotonic() < self._fleet_until_s
 
     async def _pulse(self) -> None:
         while True:
@@ -160,7 +175,10 @@ class Sources:
         except TidemarkClientError as error:
             if isinstance(error, LookupError | ValueError):  # about the question, not about Redis
                 raise
-            self.redis.failed(str(error))
+            if isinstance(error, ContractError):
+                self.redis.answered(str(error))
+            else:
+                self.redis.failed(str(error))
             raise
         self.redis.answered()
         return answer
@@ -180,6 +198,27 @@ class Sources:
             self._asked_s = time.monotonic()
         return self.progress
 
+    def awaited(self) -> list[Step]:
+        """What has to be there before there are values, in order, and whether it is."""
+        redis, service = self.redis, self.service
+        prefix = self.options.prefix
+        steps = [
+            Step(not redis.is_away, "Redis answers" if not redis.is_away else f"Redis does not answer: {redis.reason}")
+        ]
+        if service.is_known:
+            state = service.status.get("state", "")
+            if service.health.is_away:
+                steps.append(Step(False, f"The service does not answer at {service.url}: {service.health.reason}"))
+            else:
+                text = f"The service is {state}" if state else f"The service is asked at {service.url}"
+                steps.append(Step(state == "running", text))
+        has_views = not redis.is_away and not redis.lacks
+        views = "has" if has_views else "does not have"
+        hint = "" if has_views or redis.is_away else f". {redis.lacks}"
+        steps.append(Step(has_views, f"Redis {views} the views of a service under the prefix {prefix!r}{hint}"))
+        steps.append(Step(self.progress is not None, "The first batch is published"))
+        return steps
+
     def freshness(self) -> Freshness:  # noqa: PLR0911 - one for each case
         """Whether what is shown is current, and if not, why."""
         progress, status, now = self.progress, self.service.status, now_ms()
@@ -187,6 +226,8 @@ class Sources:
         if self.redis.is_away:
             text = "Redis does not answer. What you see was read before that."
             return Freshness("old", text, self.redis.reason, self.redis.answered_ms or as_of_ms, batch)
+        if self.redis.lacks and progress is None:
+            return Freshness("waiting", "Redis has no values of a service yet.", "", 0, None)
         if progress is None:
             text = "The service has not finished its first batch, or is writing lost values again."
             return Freshness("waiting", text, "", 0, None, "TidemarkNotReady")

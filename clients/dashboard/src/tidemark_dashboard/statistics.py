@@ -17,10 +17,16 @@ NAMES: Mapping[str, str] = {
     "first_value": "first value",
     "last_value": "last value",
     "distinct": "devices",
+    "increase_rate": "increase in a second",
+    "longest_gap": "longest gap",
+    "time_weighted_mean": "time-weighted mean",
+    "linear_mean": "linear mean",
+    "linear_integral": "linear integral",
 }
 """The names of statistics whose name in the settings is not that of people; the others have the same one."""
 TIMES = frozenset({"first", "last"})
-WHOLE = frozenset({"count", "distinct"})
+WHOLE = frozenset({"count", "distinct", "resets", "changes"})
+RATES, INTEGRALS = frozenset({"rate", "increase_rate"}), frozenset({"integral", "linear_integral"})
 BANDED = frozenset({"mean", "median", "p95", "p99", "first_value", "last_value"})
 """Statistics that lie between min and max."""
 USUAL = "mean"
@@ -39,9 +45,13 @@ def title(statistic: str) -> str:
 
 def unit(statistic: str, of_measure: str) -> str:
     """The unit of a statistic of a measure with this unit, "" where there is none to write."""
-    if statistic in WHOLE or statistic in TIMES:
+    if statistic in WHOLE or statistic in TIMES or statistic == "coverage":
         return ""
-    return f"{of_measure}/s" if statistic == "rate" and of_measure else of_measure
+    if statistic == "longest_gap":
+        return "s"
+    if not of_measure:
+        return ""
+    return f"{of_measure}/s" if statistic in RATES else f"{of_measure}\u00b7s" if statistic in INTEGRALS else of_measure
 
 
 def plotted(view: View) -> list[str]:

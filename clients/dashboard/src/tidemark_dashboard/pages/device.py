@@ -7,7 +7,7 @@ import shlex
 from tidemark_client import View, queries
 from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
-from tidemark_dashboard.pages.series import moves, plot, span, spans, summary
+from tidemark_dashboard.pages.series import fitted, moves, plot, span, spans, summary
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import shown
 
@@ -44,6 +44,8 @@ async def read(sources: Sources, query: Query) -> Shown:
         for measure in measures
         if view is not None
     )
+    oldest = sorted((windows[0] for windows in found if windows), key=lambda each: each.start)
+    stretch = fitted(axis, stretch, oldest, query.get("span", ""))
     units = sources.options.units
     statistic = statistics.chosen(axis, query.get("stat", ""))
     plots = [

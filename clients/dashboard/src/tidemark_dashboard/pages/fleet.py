@@ -37,6 +37,7 @@ class Column:
 async def read(sources: Sources, query: Query) -> Shown:
     """The counts, groups and the order come from the index in memory; Redis is asked for the devices of this page alone."""
     fleet = sources.fleet
+    sources.want_fleet()
     chosen, order = _filter(query), Order.of(query.get("sort", ""))
     by = _column(query.get("by", ""), fleet.columns)
     survey = fleet.survey(chosen, by)

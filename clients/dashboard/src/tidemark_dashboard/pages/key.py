@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tidemark_client import View, Window, queries
 from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
-from tidemark_dashboard.pages.series import moves, newest, plot, span, spans, summary
+from tidemark_dashboard.pages.series import fitted, moves, newest, plot, span, spans, summary
 from tidemark_dashboard.pages.views import chosen
 from tidemark_dashboard.sources import Sources
 
@@ -36,6 +36,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     def here(**changed: object) -> str:
         return address("/key", **{**query, **changed})
 
+    stretch = fitted(view, stretch, windows, query.get("span", ""))
     statistic = statistics.chosen(view, query.get("stat", ""))
     unit = sources.options.units.get(measure, "")
     context = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark_client import Progress
+from tidemark_client import Progress, TidemarkClientError
+from tidemark_dashboard.course import RINGS, Course, Recent
 from tidemark_dashboard.metrics import OVERFLOW, quantile
-from tidemark_dashboard.pages import Page, Query, Shown
+from tidemark_dashboard.pages import Page, Query, Shown, address
 from tidemark_dashboard.service import Alert, Look, Service
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import seconds
@@ -68,14 +71,57 @@ class Batch:
     moved: str
 
 
+@dataclass(frozen=True)
+class Input:
+    """A topic of an input. `lag` is in records, `newest_ms` the newest event time, None where they are not known."""
+
+    name: str
+    format: str
+    topic: str
+    rejects: str
+    lag: float | None
+    newest_ms: float | None
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """An outlet: `batch` and `watermark_ms` are of the newest entry that it has, `age_s` is how long the oldest one waits."""
+
+    name: str
+    kind: str
+    batch: int | None
+    watermark_ms: int | None
+    pending: int
+    pending_bytes: float
+    age_s: float | None
+    is_behind: bool
+    rows: float
+    refused: int
+    failures: float
+    error: str
+    failed_ms: int | None
+
+
 async def read(sources: Sources, query: Query) -> Shown:
-    """Redis is asked for progress alone; the service has been asked before."""
+    """Redis is asked for progress alone; the service has been asked before, and is shown without Redis, too."""
     service = sources.service
-    progress = await sources.look()
+    service.want_course()
+    course, recent = service.course, service.course.recent if service.course else None
+    ring = query.get("over", "") if query.get("over", "") in RINGS else RINGS[0]
+    progress = sources.progress
+    with suppress(TidemarkClientError):  # the freshness has the reason
+        progress = await sources.look()
     samples, status = service.samples, service.status
     batches = list(_batches(service.batches[-SHOWN - 1 :]))[-SHOWN:]
-    rejects = sorted(samples.by("tidemark_rejects_total", "reason").items(), key=lambda each: (-each[1], each[0]))
-    recent = service.increase("tidemark_rejects_total", "reason")
+    if recent is not None:  # both of the same samples of the service
+        total: Mapping[str, float] = recent.total
+        lately: Mapping[str, float] = recent.rejects
+    else:
+        total, lately = (
+            samples.by("tidemark_rejects_total", "reason"),
+            service.increase("tidemark_rejects_total", "reason"),
+        )
+    rejects = sorted(total.items(), key=lambda each: (-each[1], each[0]))
     looks = list(service.looks)
     since_s = (looks[-1].at_ms - looks[0].at_ms) / 1000 if len(looks) > 1 else 0.0
     context = {
@@ -92,10 +138,15 @@ async def read(sources: Sources, query: Query) -> Shown:
         "plot": _plot(batches),
         "phases": PHASES,
         "partitions": _partitions(service, progress),
-        "rejects": [(reason, total, recent.get(reason, 0.0)) for reason, total in rejects if total],
-        "none_of": [reason for reason, total in rejects if not total],
-        "since_s": since_s,
-        "latency": {share: _latency(looks, share) for share in (0.5, 0.99)},
+        "rejects": [(reason, count, lately.get(reason, 0.0)) for reason, count in rejects if count],
+        "period_ms": recent.length_ms if recent else 1000 * since_s,
+        "counted_ms": recent.at_ms if recent else looks[-1].at_ms if looks else 0,
+        "latency": _latencies(recent, looks),
+        "course": course,
+        "ring": ring,
+        "rings": RINGS,
+        "courses": _courses(course, ring) if course else [],
+        "here": lambda **changed: address("/pipeline", **{**query, **changed}),
         "rate": _rate(looks),
         "role": next((role for role, is_it in samples.by("tidemark_role", "role").items() if is_it), ""),
         "restarts": {code: n for code, n in samples.by("tidemark_query_restarts_total", "code").items() if n},
@@ -104,6 +155,10 @@ async def read(sources: Sources, query: Query) -> Shown:
         "unmet": [
             name for name, met in samples.by("tidemark_quality_expectation_met", "expectation").items() if not met
         ],
+        "inputs": _inputs(service),
+        "outlets": _outlets(service),
+        "build": next((labels for labels, _ in samples.rows("tidemark_build_info")), {}),
+        "redis": sources.redis,
         "state": samples.by("tidemark_state_rows", "kind"),
     }
     return Shown.of(context, ("service",), ("progress",), ("rejects", ""))
@@ -176,6 +231,79 @@ def _partitions(service: Service, progress: Progress | None) -> list[Partition]:
     return rows
 
 
+def _inputs(service: Service) -> list[Input]:
+    """The inputs with their topics; a service of an earlier version does not name them."""
+    samples = service.samples
+    lags, newest = samples.by("tidemark_lag_records", "topic"), dict[str, float]()
+    for labels, at_s in samples.rows("tidemark_event_timestamp_seconds"):
+        newest[labels["topic"]] = max(newest.get(labels["topic"], 0.0), 1000 * at_s)
+    return [
+        Input(
+            str(each["name"]),
+            str(each["format"]),
+            str(topic["topic"]),
+            str(topic["rejects"]),
+            lags.get(topic["topic"]),
+            newest.get(topic["topic"]),
+        )
+        for each in service.status.get("inputs") or ()
+        for topic in each["topics"]
+    ]
+
+
+def _outlets(service: Service) -> list[Outlet]:
+    samples = service.samples
+    rows, failures = (samples.by(f"tidemark_outlet_{name}_total", "outlet") for name in ("rows", "failures"))
+    found = []
+    for name, each in (service.status.get("outlets") or {}).items():
+        reached = each.get("reached")
+        found.append(
+            Outlet(
+                name,
+                str(each.get("kind") or ""),
+                None if reached is None else int(reached["batch"]),
+                None if reached is None else int(reached["watermark_ms"]),
+                int(each["pending_batches"]),
+                float(each["pending_bytes"]),
+                float(each["age_s"]) if each["pending_batches"] else None,
+                bool(each["is_behind"]),
+                rows.get(name, 0.0),
+                int(each.get("refused_rows") or 0),
+                failures.get(name, 0.0),
+                str(each["error"] or ""),
+                each.get("failed_ms"),
+            )
+        )
+    return found
+
+
+def _courses(course: Course, ring: str) -> list[tuple[str, str]]:
+    """The plots of the course: title and data. They are made once for each answer of the service."""
+    at_ms, made = course.made.get(ring, (0, []))
+    if at_ms == course.at_ms:
+        return made
+    plots = [
+        ("Records a second", course.plot(ring, ["rate"], "records/s")),
+        ("Lag, records", course.plot(ring, ["lag"], "records")),
+        ("Latency, p50 and p99", course.plot(ring, ["p50_s", "p99_s"], "s")),
+        ("Time of a batch, mean", course.plot(ring, ["batch_s"], "s")),
+        ("Watermark behind the clock", course.plot(ring, ["delay_s"], "s")),
+        ("Rejects a minute, by reason", course.rejects(ring)),
+    ]
+    course.made[ring] = course.at_ms, plots
+    return plots
+
+
+def _latencies(recent: Recent | None, looks: Sequence[Look]) -> dict[float, Latency | None]:
+    """The median and the p99 of the period that the page names."""
+    if recent is None:
+        return {share: _latency(looks, share) for share in (0.5, 0.99)}
+    bounds = looks[-1].samples.by("tidemark_event_to_redis_seconds_bucket", "le") if looks else {}
+    last = max((float(each) for each in bounds if each != OVERFLOW), default=math.inf)
+    values = {0.5: recent.p50_s, 0.99: recent.p99_s}
+    return {share: None if value is None else Latency(value, value >= last) for share, value in values.items()}
+
+
 def _latency(looks: Sequence[Look], share: float) -> Latency | None:
     """The quantile of the time from the broker's time of a reading to Redis, of the readings since the first look."""
     if len(looks) < 2:
@@ -229,7 +357,15 @@ PAGE = Page(
     "pipeline",
     "/pipeline",
     "Pipeline",
-    ("pipeline_now", "pipeline_batches", "pipeline_partitions", "pipeline_rejects", "pipeline_parts"),
-    (),
+    (
+        "pipeline_now",
+        "pipeline_course",
+        "pipeline_partitions",
+        "pipeline_places",
+        "pipeline_batches",
+        "pipeline_rejects",
+        "pipeline_parts",
+    ),
+    ("over",),
     read,
 )

@@ -102,6 +102,15 @@ def span(view: View, newest_end: int, wanted: str, until: str) -> Span:
     return Span(length, end - length, end, end == newest_end)
 
 
+def fitted(view: View, stretch: Span, windows: Sequence[Window], wanted: str) -> Span:
+    """The span, or without a wanted one the shortest choice with all of its windows: a young view is no thin line at the edge."""
+    if wanted or not windows:
+        return stretch
+    needed = stretch.until - windows[0].start
+    length = min((each for each in spans(view) if needed <= each <= stretch.length_ms), default=stretch.length_ms)
+    return Span(length, stretch.until - length, stretch.until, stretch.is_live)
+
+
 def longest(view: View) -> int:
     """The longest span of a plot."""
     return max(*spans(view), min(MOST * view.slide_ms, view.retain_ms))

@@ -49,7 +49,7 @@ export function follow(done) {
     source.addEventListener("parts", (event) => {
       heard = Date.now();
       const parts = Object.entries(JSON.parse(event.data));
-      if (document.querySelector("[data-waiting]") && parts.some(([id]) => id !== "freshness")) {
+      if (document.querySelector("[data-waiting]") && parts.some(([id]) => id !== "freshness" && id !== "waiting")) {
         location.reload();
         return;
       }

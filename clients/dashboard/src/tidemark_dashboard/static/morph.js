@@ -7,6 +7,7 @@ function attributes(from, to) {
     if (!to.hasAttribute(name) && !(name === "open" && from.nodeName === "DETAILS")) from.removeAttribute(name);
   }
   for (const { name, value } of [...to.attributes]) {
+    if (name === "open" && from.nodeName === "DETAILS") continue; // the reader has opened or closed it
     if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   }
 }

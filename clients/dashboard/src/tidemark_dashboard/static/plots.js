@@ -1,5 +1,5 @@
 // Plots, by uPlot. Their data is an attribute of the figure; colours are those of the style sheet.
-import { time } from "./times.js";
+import { currentZone, onZone, time, zoneOf } from "./times.js";
 
 /* global uPlot */
 const plots = new Map();
@@ -13,6 +13,7 @@ function seconds(value) {
   return value < 7200 ? `${Number((value / 60).toFixed(1))} min` : value < 172800 ? `${Number((value / 3600).toFixed(1))} h` : `${whole.format(value / 86400)} d`;
 }
 const at = (value) => time(new Date(value * 1000));
+const inZone = (value) => `${at(value)} ${zoneOf(new Date(value * 1000))}`;
 
 function axes(format) {
   const common = { stroke: () => colour("muted"), grid: { stroke: () => colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
@@ -25,7 +26,7 @@ function axes(format) {
 function label(value, step) {
   const date = new Date(value * 1000);
   const parts = step >= 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(step < 60 ? { second: "2-digit" } : {}) };
-  return new Intl.DateTimeFormat(undefined, parts).format(date);
+  return new Intl.DateTimeFormat(undefined, { ...parts, timeZone: currentZone() }).format(date);
 }
 
 function short(value) {
@@ -62,7 +63,7 @@ function series(data, figure) {
     readout: (i) =>
       data.value[i] == null
         ? ""
-        : `${at(data.t[i] - data.half)} to ${at(data.t[i] + data.half)} · ${figure.dataset.name} ${numbers.format(data.value[i])}${unit} · ` +
+        : `${at(data.t[i] - data.half)} to ${inZone(data.t[i] + data.half)} · ${figure.dataset.name} ${numbers.format(data.value[i])}${unit} · ` +
           `${data.max[i] == null ? "" : `${numbers.format(data.min[i])} to ${numbers.format(data.max[i])} · `}${whole.format(data.count[i])} readings · ` +
           `${STATES[data.state[i]]}${data.revised[i] ? ", corrected" : ""}`,
   };
@@ -153,7 +154,7 @@ function rows(data) {
   return {
     columns: [data.t, data.rows],
     options: { axes: axes(short), scales: { x: room(data), y: { range: (_, low, high) => [0, high || 1] } }, series: [{}, bar("data")] },
-    readout: (i) => `batch ${whole.format(data.batch[i])} at ${at(data.t[i])} · ${whole.format(data.rows[i])} records`,
+    readout: (i) => `batch ${whole.format(data.batch[i])} at ${inZone(data.t[i])} · ${whole.format(data.rows[i])} records`,
   };
 }
 
@@ -189,11 +190,61 @@ function delay(data) {
   return {
     columns: [data.t, data.delay],
     options: { axes: axes(seconds), scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.05] } }, series: [{}, { stroke: () => colour("data"), width: 2, points: { show: false } }] },
-    readout: (i) => `batch ${whole.format(data.batch[i])} at ${at(data.t[i])} · ${seconds(data.delay[i])} behind`,
+    readout: (i) => `batch ${whole.format(data.batch[i])} at ${inZone(data.t[i])} · ${seconds(data.delay[i])} behind`,
   };
 }
 
-const kinds = { series, rows, phases, delay };
+// The course of the service: lines on the axis of an hour or a day, with what happened as marks.
+const COLOURS = ["data", "quiet", "bad", "skewed", "online", "offline"];
+const MARKS = { start: "bad", restart: "bad", stop: "bad", query: "bad", views: "skewed", reference: "skewed" };
+
+function course(data) {
+  const names = Object.keys(data.series);
+  const format = data.unit === "s" ? seconds : short;
+  return {
+    columns: [data.t, ...names.map((name) => data.series[name])],
+    options: {
+      axes: axes(format),
+      scales: { x: { range: () => data.axis }, y: { range: (_, low, high) => [0, (high || 1) * 1.05] } },
+      series: [
+        {},
+        ...names.map((name, n) => ({ stroke: () => colour(COLOURS[n % COLOURS.length]), width: 2, points: { show: false, filter: () => alone(data.series[name]), size: 4 } })),
+      ],
+      cursor: { y: false, drag: { x: false, y: false }, sync: { key: "course" } },
+      hooks: { drawClear: [(plot) => happened(plot, data)] },
+    },
+    readout: (i) => `${inZone(data.t[i])} · ${names.map((name) => `${name.replace(/_s$/, "")} ${data.series[name][i] == null ? "–" : format(data.series[name][i])}`).join(" · ")}${data.unit === "s" ? "" : ` ${data.unit}`}`,
+  };
+}
+
+function happened(plot, data) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  for (const [kind, at_s, until, ] of data.marks) {
+    const left = plot.valToPos(Math.max(at_s, data.axis[0]), "x", true);
+    if (kind === "alert") {
+      const width = Math.max(2 * devicePixelRatio, plot.valToPos(until ?? data.axis[1], "x", true) - left);
+      ctx.fillStyle = colour("warn-soft");
+      ctx.fillRect(left, bbox.top, width, bbox.height);
+      ctx.fillStyle = colour("quiet");
+      ctx.fillRect(left, bbox.top, width, 3 * devicePixelRatio);
+    } else {
+      ctx.strokeStyle = colour(MARKS[kind] ?? "muted");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(left, bbox.top);
+      ctx.lineTo(left, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+  }
+  ctx.restore();
+}
+
+const kinds = { series, rows, phases, delay, course };
 
 function make(figure) {
   const canvas = figure.querySelector(".canvas");
@@ -246,4 +297,5 @@ const sizes = new ResizeObserver((entries) => {
     if (found && Math.abs(found.plot.width - contentRect.width) > 1) found.plot.setSize({ width: contentRect.width, height: contentRect.height });
   }
 });
+onZone(() => plots.forEach((_, figure) => remake(figure)));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach(({ plot }) => plot.redraw(false)));
