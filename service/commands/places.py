@@ -111,7 +111,11 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
     if not records.is_framed(messages):
-        return Form({"format": "json", **({"array": True} if records.are_arrays(messages) else {})})
+        array = records.array_of(messages)
+        doubts: Mapping[str, str] = {}
+        if isinstance(array, str):
+            doubts = {"input.array": f"the readings seem to be the elements at {array}"}
+        return Form({"format": "json", **({"array": array} if array else {})}, doubts=doubts)
     ids = records.ids(messages)
     shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
     if not request.registry and request.schemas is None:

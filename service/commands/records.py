@@ -12,10 +12,12 @@ from service.admission.formats.confluent import HEADER_BYTES
 from service.admission.schema_sources import Schemas
 from service.commands import dissect
 from service.kafka.offsets import place_of
+from service.proposal import readings_within
 from service.proposal.columns import Seen
 from service.settings import Admission, Input
 
 MAX_BYTES = int(Admission().max_bytes)
+_LOOKED_AT = 200
 _LARGEST_ARRAY = int(Input().max_array_bytes)
 
 
@@ -43,10 +45,17 @@ def ids(messages: Sequence[Message]) -> Counter[int]:
     return Counter(int.from_bytes(v[1:HEADER_BYTES]) for v in values if len(v) >= HEADER_BYTES and v[0] == 0)
 
 
-def are_arrays(messages: Sequence[Message]) -> bool:
-    """Whether most of the records need an input with arrays: arrays of JSON, also empty ones, and JSON compressed by gzip."""
+def array_of(messages: Sequence[Message]) -> bool | str:
+    """Return `input.array` for most of the records: True for arrays of JSON, also empty ones, and JSON compressed by gzip.
+
+    The path of the readings within the records, where all numbers of a record but times are.
+    """
     values: list[Any] = [value for message in messages if (value := message.value())]
-    return sum(_readings(value) is not None for value in values) > len(values) / 2
+    if sum(_readings(value) is not None for value in values) > len(values) / 2:
+        return True
+    paths = Counter(path for value in values[:_LOOKED_AT] if (path := readings_within.path_of(value)) is not None)
+    path, count = paths.most_common(1)[0] if paths else ("", 0)
+    return path if count > min(len(values), _LOOKED_AT) / 2 else False
 
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
@@ -60,13 +69,22 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
         if value is None:
             decoded.refuse("no value")
             continue
-        found = _readings(value) if form.get("array") else None
+        found = _within(value, form["array"]) if isinstance(form.get("array"), str) else None
+        found = _readings(value) if form.get("array") is True else found
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
             elif (record := _record(each, shape, known, decoded)) is not None:
                 decoded.sample.append(Seen(record, _key(message), int(message.timestamp()[1]), place_of(message)))
     return decoded
+
+
+def _within(value: bytes, path: str) -> list[bytes] | None:
+    shape = Input(format="json", array=path)
+    try:
+        return formats.of(shape).cut(value, shape).each
+    except arrays.UnreadableArrayError:
+        return None
 
 
 def _readings(value: bytes) -> list[bytes] | None:

@@ -111,6 +111,15 @@ def _device_path(value: str) -> str:
     return value if value == RECORD_KEY else field_path.of_field(value)
 
 
+def _array_path(value: bool | str) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if field_path.AROUND in field_path.parts(value):
+        msg = f"{value!r} begins at the record, and {field_path.AROUND!r} is what is around a reading"
+        raise ValueError(msg)
+    return field_path.spelled(field_path.parts(value))
+
+
 class Input(Section):
     format: Literal["avro", "json", "json-schema", "protobuf"] = "avro"
     """"avro": Confluent's wire format (0, four bytes of schema id, body). "json": one object per record. "json-schema",
@@ -147,8 +156,11 @@ class Input(Section):
     """A SQL predicate over device, measures, columns and attributes. Records that do not meet it are counted as
     filtered, and have no other effect. Default: none.
     """
-    array: bool = False
-    """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading."""
+    array: Annotated[bool | str, AfterValidator(_array_path)] = Field(default=False, examples=["values"])
+    """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading. A path is
+    that of the array in the record: "values", "data.values"; "*" stands for all members of an object whose keys are
+    names. A field beside the array is then "^.ts", one further out "^.^.ts", the key of a member "^key".
+    """
     max_array_bytes: ByteSize = Field(default=ByteSize(8 << 20), gt=0, le=256 << 20)
     """The most bytes that such a record unpacks to. admission.max_bytes is the limit of one reading."""
 
@@ -166,6 +178,11 @@ class Input(Section):
     def has_schemas(self) -> bool:
         """Whether each record begins with a schema id."""
         return self.traits.kind is not None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a record may hold several readings."""
+        return bool(self.array)
 
     @property
     def place(self) -> str:
@@ -200,6 +217,14 @@ class Input(Section):
             *((f"{place}.measures.{name}", path) for name, measure in self.measures.items() for path in measure.paths),
             *((f"{place}.columns.{name}", column.path) for name, column in self.columns.items()),
         )
+
+    def misplaced_paths(self) -> list[str]:
+        """Return a problem for each path that leads around a reading, where records are not cut at a path."""
+        return [
+            f"{setting}: {path!r} is a field around a reading: set {self.place}.array to the path of the readings"
+            for setting, path in self.fields
+            if field_path.parts(path)[0] in {field_path.AROUND, field_path.KEY} and not isinstance(self.array, str)
+        ]
 
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""

@@ -171,7 +171,7 @@ class Settings(Section):
                 problems += [
                     f"{form.place}.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each
                 ]
-            problems += [*form.shared_paths(), *form.crossing_paths()]
+            problems += [*form.misplaced_paths(), *form.shared_paths(), *form.crossing_paths()]
         for view in self.views:
             problems += _unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
@@ -280,6 +280,10 @@ class Settings(Section):
         """Return settings for each input, with the input as [input] and its topics and subjects; the same for [input]."""
         return (self,) if self.input is not None else tuple(self._alone(form) for form in self.inputs)
 
+    @property
+    def inputs_by_topic(self) -> Mapping[str, Input]:
+        return {topic: each.form for each in self.split() for topic in each.kafka.topics}
+
     def of_topic(self, topic: str) -> Self:
         """Return settings with only the input that a topic has. Settings without the topic give the first input's."""
         return next((each for each in self.split() if topic in each.kafka.topics), self.split()[0])
@@ -313,7 +317,7 @@ class Settings(Section):
     @property
     def has_arrays(self) -> bool:
         """Whether a record may hold several readings."""
-        return any(form.array for form in self.forms)
+        return any(form.is_cut for form in self.forms)
 
     @property
     def pane_ms(self) -> int:

