@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from service.admission import long_format
 from service.admission.arrays import EMPTY, UnreadableArrayError
 from service.admission.formats import FORMATS
 from service.commands import dissect
@@ -96,6 +97,8 @@ def by_hand(given: Settings, each: Sent) -> list[Any]:
 
 
 def _decided(found: dissect.Dissected, key: bytes | None, given: Settings) -> Any:
+    if found.whole and not found.problems and not long_format.is_listed_in(given.form, found.at):
+        return "filtered"
     reason, _ = dissect.reason(found, key, given.form)
     if reason:
         return reason

@@ -65,8 +65,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/expansion.py",
-                "[(each, number, None, None) for number, each in enumerate(found)]",
-                "[(each, 0, None, None) for each in found]",
+                "[(each, number, None, None) for number, each in enumerate(found.readings)]",
+                "[(each, 0, None, None) for each in found.readings]",
             ),
         ),
         (

@@ -226,7 +226,8 @@ def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: b
 
 
 def _meets(form: Input) -> Column:
-    return F.col(f"`{form.place}.where`") if form.where is not None else F.lit(True)
+    meets = F.col(f"`{form.place}.where`") if form.where is not None else F.lit(True)
+    return meets & F.col(inputs.LISTED) if form.is_long else meets
 
 
 def _no_device(form: Input) -> Column:

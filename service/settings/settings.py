@@ -171,7 +171,12 @@ class Settings(Section):
                 problems += [
                     f"{form.place}.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each
                 ]
-            problems += [*form.misplaced_paths(), *form.shared_paths(), *form.crossing_paths()]
+            problems += [
+                *form.misplaced_paths(),
+                *form.conditional_paths(),
+                *form.shared_paths(),
+                *form.crossing_paths(),
+            ]
         for view in self.views:
             problems += _unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
@@ -312,7 +317,12 @@ class Settings(Section):
     @property
     def has_filter(self) -> bool:
         """Whether a record may be neither admitted nor rejected: an input has a filter, or arrays, which may be empty."""
-        return self.has_arrays or any(form.where is not None for form in self.forms)
+        return self.has_arrays or any(form.where is not None or form.is_long for form in self.forms)
+
+    @property
+    def has_long_inputs(self) -> bool:
+        """Whether the measures of an input all have conditions."""
+        return any(form.is_long for form in self.forms)
 
     @property
     def has_arrays(self) -> bool:
