@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from service.admission import arrays, device_ids, expansion, expressions, filters, inputs
 from service.admission.decode import OTHER
+from service.admission.formats import framings
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -143,7 +144,7 @@ def admit(
         "device": F.when(has_place, F.col("device")),
         "event_ms": F.when(F.col("reason").isin("early", "late"), F.col("event_ms")),
         "watermark_ms": F.lit(None).cast("bigint"),
-        "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
+        "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(settings), 16, 10).cast("bigint")),
     }
     is_reject = ~admitted if not settings.has_filter else ~admitted & (F.col("reason") != FILTERED)
     if settings.has_arrays:
@@ -247,9 +248,11 @@ def _size(name: str) -> Column:
     return F.coalesce(F.length(name), F.lit(0))
 
 
-def _schema_id() -> Column:
-    """The schema id of an Avro record, in hexadecimal."""
-    return F.hex(F.substring("value", 2, 4))
+def _schema_id(settings: Settings) -> Column:
+    """The schema id of a record, in hexadecimal."""
+    if len({framings.of(form).id_at for form in settings.forms}) == 1:
+        return framings.id_column(settings.forms[0])
+    return inputs.of_each(settings, framings.id_column)
 
 
 def _largest() -> Column:
@@ -354,7 +357,7 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     if settings.has_arrays:
         detail = F.when(F.col(expansion.FAULT).isNotNull(), F.col(expansion.DETAIL)).when(is_large, limit)
     return (
-        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
+        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id(settings)))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
         .when(reason == "no_device", inputs.of_each(settings, _no_device))
         .when(reason == "no_time", inputs.of_each(settings, _no_time))

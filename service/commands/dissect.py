@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from service.admission import decode, device_ids, formats, json_record, long_format
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
 from service.errors import SchemaError
@@ -153,7 +153,7 @@ def offending(
     if reason == "oversized":
         return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
-        return 1, HEADER_BYTES
+        return 1, framings.of(settings).size
     path = settings.event_time if reason in {"early", "late", "behind", "no_time"} else None
     if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
         path = settings.device_id

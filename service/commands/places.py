@@ -110,21 +110,30 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
-    if not records.is_framed(messages):
+    framing = records.framing_of(messages)
+    if framing is None:
         array = records.array_of(messages)
         doubts: Mapping[str, str] = {}
         if isinstance(array, str):
             doubts = {"input.array": f"the readings seem to be the elements at {array}"}
         return Form({"format": "json", **({"array": array} if array else {})}, doubts=doubts)
-    ids = records.ids(messages)
+    if framing == "glue":
+        what = "the records begin with the UUID of a schema version, as those of AWS Glue"
+        raise SchemaError(
+            what, remedy='Put the schemas into a folder as <id>.avsc, set framing = "glue" and schema_versions'
+        )
+    ids = records.ids(messages, framing)
     shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
     if not request.registry and request.schemas is None:
-        what = f"the records begin with a schema id ({shown}), and no schemas are named"
+        header = f"a schema id ({shown})" if ids else "the fingerprint of a schema"
+        what = f"the records begin with {header}, and no schemas are named"
         raise SchemaError(what, remedy="Give --registry URL, or --schemas DIR with files such as 1.avsc")
     settings = request.draft()
     if settings.registry is None:
         schemas = schema_source(settings).all()
         folder: dict[str, Any] = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
+        folder |= {} if framing == "confluent" else {"framing": framing}
+        ids = ids or records.ids(messages, framing, schemas)
         reader, doubts = _reader(ids, schemas, schemas)
         if reader != max(schemas):
             folder["reader_schema"] = reader

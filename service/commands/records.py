@@ -8,7 +8,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from service.admission import arrays, formats
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
 from service.commands import dissect
 from service.kafka.offsets import place_of
@@ -33,16 +33,26 @@ class Decoded:
         self.refused[why] += 1
 
 
-def is_framed(messages: Sequence[Message]) -> bool:
-    """Whether most of the records begin as Confluent's wire format does: a zero byte and a schema id."""
-    values = [value for message in messages if (value := message.value())]
-    return sum(value[0] == 0 and len(value) >= HEADER_BYTES for value in values) > len(values) / 2
+def framing_of(messages: Sequence[Message]) -> str | None:
+    """Return how most of the records begin, as `input.framing` has it; None for records that name no schema."""
+    values: list[Any] = [value for message in messages if (value := message.value())]
+    for name in (
+        "apicurio",
+        "confluent",
+        "single-object",
+        "glue",
+    ):  # Apicurio's begin as Confluent's would with the id 0
+        each = framings.FRAMINGS[name]
+        if sum(len(value) >= each.size and value.startswith(each.prefix) for value in values) > len(values) / 2:
+            return name
+    return None
 
 
-def ids(messages: Sequence[Message]) -> Counter[int]:
-    """Count the schema ids of framed records."""
-    values = (message.value() or b"" for message in messages)
-    return Counter(int.from_bytes(v[1:HEADER_BYTES]) for v in values if len(v) >= HEADER_BYTES and v[0] == 0)
+def ids(messages: Sequence[Message], framing: str = "confluent", schemas: Schemas | None = None) -> Counter[int]:
+    """Count the schema ids of framed records; with a framing without ids, those of the `schemas`."""
+    shape = Input.model_validate({"framing": framing})
+    found = (framings.of(shape).id_of(message.value() or b"", shape, schemas or {}) for message in messages)
+    return Counter(each for each in found if each is not None)
 
 
 def array_of(messages: Sequence[Message]) -> bool | str:
@@ -60,7 +70,7 @@ def array_of(messages: Sequence[Message]) -> bool | str:
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
     """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
-    decoded, shape = Decoded(), Input(format=form.get("format", "avro"))
+    decoded, shape = Decoded(), Input(format=form.get("format", "avro"), framing=form.get("framing", "confluent"))
     known = schemas or {}
     for number, schema in known.items():
         formats.of(shape).check_sample(number, schema)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
@@ -176,6 +177,15 @@ class Input(Section):
     """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
     none.
     """
+    framing: Literal["confluent", "apicurio", "glue", "single-object", "none"] = "confluent"
+    """With format = "avro": what stands before a record. "confluent": 0 and four bytes of schema id. "apicurio": 0 and
+    eight bytes. "glue": the header of AWS Glue, with schema_versions. "single-object": Avro's own, C3 01 and the
+    fingerprint. "none": nothing; all records are of the reader_schema, or of the highest id in the folder.
+    """
+    schema_versions: Mapping[int, str] = Field(
+        default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
+    )
+    """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
     device_id: Annotated[str, AfterValidator(_device_path)] = "device_id"
@@ -258,6 +268,17 @@ class Input(Section):
     def label(self) -> str:
         """The name in metrics: `input`, or that of one of several."""
         return self.place.rpartition(".")[2]
+
+    @field_validator("schema_versions")
+    @classmethod
+    def _are_uuids(cls, value: Mapping[int, str]) -> Mapping[int, str]:
+        for number, version in value.items():
+            try:
+                UUID(version)
+            except ValueError as error:
+                msg = f"{number} = {version!r} is no UUID, such as 'b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63'"
+                raise ValueError(msg) from error
+        return value
 
     @field_validator("columns")
     @classmethod

@@ -212,6 +212,18 @@ class Settings(Section):
             if self.registry is None and form.traits.needs_registry
         ]
         problems += [
+            f"{form.place}.framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+            for form in self.forms
+            if form.framing != "confluent" and form.format != "avro"
+        ]
+        problems += [
+            f"{form.place}.schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
+            "no other framing has them"
+            for form in self.forms
+            if (form.framing == "glue") != bool(form.schema_versions)
+            or (form.framing == "glue" and self.registry is not None)
+        ]
+        problems += [
             f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
             for form in self.forms
             if form.array and not form.traits.has_arrays
