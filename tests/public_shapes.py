@@ -90,7 +90,7 @@ def by_hand(given: Settings, each: Sent) -> list[Any]:
     texts: list[bytes | None] = [each.value]
     if form.is_cut and each.value is not None:
         try:
-            texts = [*FORMATS[form.format].cut(each.value, form).each]
+            texts = [*FORMATS[form.format].cut(each.value, form, BROKER_MS).each]
         except UnreadableArrayError as error:
             return ["filtered" if error.reason == EMPTY else error.reason]
     return [_decided(dissect.dissect(text, form, {}), each.key, given) for text in texts]

@@ -104,7 +104,7 @@ class Expander:
         if form is None or value is None:
             return [(value, own, None, None)]
         try:
-            found = formats.of(form).cut(value, form)
+            found = formats.of(form).cut(value, form, batch.column("timestamp")[row].value // 1_000)
             if found.readings is not None:
                 self._check_key(batch.column("key")[row].as_py() or b"", found, form)
         except UnreadableArrayError as error:

@@ -22,6 +22,7 @@ from service.quality import sample
 from service.reference import database
 from service.reference.expectations import check_columns
 from service.settings import Kafka, Reference, Settings, parse
+from service.settings.formats import TRAITS
 from service.spark import session
 
 _IDS = 5
@@ -111,6 +112,9 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
     framing = records.framing_of(messages)
+    if (name := records.format_of(messages)) is not None:
+        why = f"the records look like {TRAITS[name].label}: {records.sample_line(messages)}"
+        return Form({"format": name}, doubts={"input.format": why})
     if framing is None:
         array = records.array_of(messages)
         doubts: Mapping[str, str] = {}

@@ -48,6 +48,20 @@ def framing_of(messages: Sequence[Message]) -> str | None:
     return None
 
 
+def format_of(messages: Sequence[Message]) -> str | None:
+    """Return the format that most of the records look like, of those that are neither plain JSON nor behind a header."""
+    values: list[Any] = [value for message in messages if (value := message.value())][:_LOOKED_AT]
+    for name, each in formats.FORMATS.items():
+        if sum(each.looks_alike(value) for value in values) > len(values) / 2:
+            return name
+    return None
+
+
+def sample_line(messages: Sequence[Message]) -> str:
+    """Return the beginning of the first record, for people."""
+    return next((repr(value[:60]) for message in messages if (value := message.value())), "")
+
+
 def ids(messages: Sequence[Message], framing: str = "confluent", schemas: Schemas | None = None) -> Counter[int]:
     """Count the schema ids of framed records; with a framing without ids, those of the `schemas`."""
     shape = Input.model_validate({"framing": framing})
@@ -79,8 +93,7 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
         if value is None:
             decoded.refuse("no value")
             continue
-        found = _within(value, form["array"]) if isinstance(form.get("array"), str) else None
-        found = _readings(value) if form.get("array") is True else found
+        found = _readings(value) if form.get("array") is True else _within(value, form, int(message.timestamp()[1]))
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
@@ -89,10 +102,10 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
     return decoded
 
 
-def _within(value: bytes, path: str) -> list[bytes] | None:
-    shape = Input(format="json", array=path)
+def _within(value: bytes, form: Mapping[str, Any], broker_ms: int) -> list[bytes] | None:
+    shape = Input.model_validate({name: form[name] for name in ("format", "array") if name in form})
     try:
-        return formats.of(shape).cut(value, shape).each
+        return formats.of(shape).cut(value, shape, broker_ms).each if shape.is_cut else None
     except arrays.UnreadableArrayError:
         return None
 

@@ -4,6 +4,7 @@ schemas/reject.json is the form of the headers. Delivery is at least once: a rep
 (tidemark.topic, tidemark.partition, tidemark.offset, tidemark.index).
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
@@ -11,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from pydantic import ByteSize
 
 from service.admission import arrays, formats
 from service.errors import SourceError, SourceRefusedError
@@ -38,7 +40,7 @@ _LARGEST = 64 << 20
 """Bytes of the largest record that is sent, whatever limit its topic has. A larger one is sent without its bytes."""
 _QUEUE_KIB = 2 * _LARGEST >> 10
 _REQUEST = 64 << 10
-ARRAY = Input(format="json", array=True)
+ARRAY = Input(format="json", array=True, max_array_bytes=ByteSize(arrays.LARGEST_ARRAY))
 """An input whose records are arrays, for rejects of an input that the settings do not have any more."""
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
@@ -68,14 +70,14 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
     ]
 
 
-def of_reading(record: Record, index: int, form: Input = ARRAY) -> Record | None:
+def of_reading(record: Record, index: int, form: Input = ARRAY, broker_ms: int | None = None) -> Record | None:
     """Return the record with only its reading `index`, NO_INDEX for all of it; None if it has no such reading.
 
     Headers of more than HEADERS_OF_A_READING bytes are left out.
     """
     if index == arrays.NO_INDEX:
         return record
-    found = _readings(record.value or b"", form.format, form.array or True)
+    found = _readings(record.value or b"", form.model_dump_json(include={"format", "array"}), broker_ms)
     if index >= len(found):
         return None
     size = sum(len(name) + len(value or b"") for name, value in record.headers)
@@ -83,11 +85,12 @@ def of_reading(record: Record, index: int, form: Input = ARRAY) -> Record | None
 
 
 @lru_cache(maxsize=1)
-def _readings(value: bytes, name: str, array: bool | str) -> list[bytes]:
+def _readings(value: bytes, shape: str, broker_ms: int | None) -> list[bytes]:
     """The readings of a record; rejects of a record come one after the other. The limits of then may have been others."""
-    form = Input.model_validate({"format": name, "array": array, "max_array_bytes": arrays.LARGEST_ARRAY})
+    form = Input.model_validate({**json.loads(shape), "max_array_bytes": arrays.LARGEST_ARRAY})
+    form = form if form.is_cut else ARRAY
     try:
-        return formats.of(form).cut(value, form).readings or []
+        return formats.of(form).cut(value, form, broker_ms).readings or []
     except arrays.UnreadableArrayError:
         return []
 
@@ -258,7 +261,11 @@ def copy(
         for reject, record in pairs:
             index = reject.get("index")
             if record is not None and index is not None:
-                producer.send(reject, of_reading(record, index, inputs.get(reject["topic"], ARRAY)), micro_batch)
+                producer.send(
+                    reject,
+                    of_reading(record, index, inputs.get(reject["topic"], ARRAY), reject["broker_ms"]),
+                    micro_batch,
+                )
             else:
                 producer.send(reject, record, micro_batch)
 

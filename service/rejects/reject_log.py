@@ -121,7 +121,7 @@ def complete(kafka: Kafka, reject: Reject, inputs: Mapping[str, Input] = Mapping
     if message is None:
         return None
     form = inputs.get(place.topic, delivery.ARRAY)
-    record = delivery.of_reading(fetch.Record.of(message), place.index, form)
+    record = delivery.of_reading(fetch.Record.of(message), place.index, form, reject.broker_ms)
     if record is None:
         return None
     return replace(reject, key=record.key, value=record.value, headers=tuple(record.headers), omitted_bytes=None)

@@ -8,6 +8,15 @@ from confluent_kafka import Message
 from service.commands import records
 from tests.public_shapes import CASES, by_hand, sent, settings
 
+WITH_NUMBERS_AROUND = {
+    "gbfs-station-status",
+    "opensky-states",
+    "collectd-write-kafka",
+    "usgs-earthquakes",
+    "datadog-series",
+    "smartcitizen-device",
+}
+
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_decoder_without_spark_gives_the_values_computed_by_hand(name: str) -> None:
@@ -22,24 +31,18 @@ def test_each_shape_names_its_public_source() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_init_finds_the_path_of_the_readings_or_none(name: str) -> None:
-    wanted = CASES[name]["input"].get("array", False)
-    messages = [
-        message for each in sent(CASES[name]) if each.expected[0] != "filtered" and (message := Sample(each.value))
-    ]
-    found = records.array_of(cast("list[Message]", messages))
-    # Beside the array these have numbers that may be a reading's.
-    if name in {
-        "gbfs-station-status",
-        "opensky-states",
-        "collectd-write-kafka",
-        "usgs-earthquakes",
-        "datadog-series",
-        "smartcitizen-device",
-    }:
-        assert found in {False, True, "series"}
-    else:
-        assert found == wanted
+def test_init_finds_the_format_and_the_path_of_the_readings_or_none(name: str) -> None:
+    wanted = CASES[name]["input"]
+    values = [each.value for each in sent(CASES[name]) if not isinstance(each.expected[0], str)]
+    messages = cast("list[Message]", [Sample(value) for value in values])
+    assert records.format_of(messages[:1]) == (None if wanted["format"] == "json" else wanted["format"])
+    if wanted["format"] == "json":
+        found = records.array_of(messages)
+        # Beside the array these have numbers that may be a reading's.
+        if name in WITH_NUMBERS_AROUND:
+            assert found in {False, True, "series"}
+        else:
+            assert found == wanted.get("array", False)
 
 
 class Sample:

@@ -76,7 +76,7 @@ class Json(JsonText):
         """Return the bytes of the JSON text of a value that decodes."""
         return self.cut(value, form).text
 
-    def cut(self, value: bytes, form: Input) -> arrays.Cut:
+    def cut(self, value: bytes, form: Input, _broker_ms: int | None = None) -> arrays.Cut:
         if not form.array:
             return arrays.Cut(value)
         limit = int(form.max_array_bytes)
