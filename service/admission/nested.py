@@ -6,7 +6,8 @@
 
 A reading is a JSON object: the element, with `^`, the object around it without what the path leads into. That object has a `^`
 of its own. So a field beside the array is `^.ts`, one further out `^.^.ts`. `^key` is the key of an entry, for `*`. An element
-that is an array becomes an object by position, `0`, `1`; a single value becomes the field `value`.
+that is an array becomes an object by position, `0`, `1`; a single value becomes the field `value`. A text
+at the path or on the way that holds an object or an array of JSON is opened.
 
 As in arrays.py the record is cut without a JSON parser: the bytes of a reading are those of the record, and its number is its
 place in the record. Both must stay the same for ever. An object with `^` is one reading: a replay sends a rejected reading as
@@ -81,7 +82,9 @@ def _at(
     `members` are those of the value, if they are found already.
     """
     first = text[at : at + 1]
-    if first == b"[":
+    if first == b'"' and (opened := _opened(text, at)):
+        yield from _at(opened, 0, path, around)
+    elif first == b"[":
         for begin, end in _elements(text, at):
             yield from _at(text, begin, path, around) if path else [_reading(text[begin:end], around)]
     elif text.startswith(b"null", at):
@@ -103,6 +106,15 @@ def _at(
         yield from _at(text, values[-1], path[1:], outer)  # of a name that occurs twice the last value counts
     else:
         raise UnreadableArrayError(UNDECODABLE, f"has no object with {path[0]!r}, where its readings are")
+
+
+def _opened(text: bytes, at: int) -> bytes:
+    """Return the JSON that a text holds, an object or an array; nothing of another text."""
+    try:
+        inner = str(json.loads(text[at : _end(text, at)])).encode().strip(_BLANKS)
+    except ValueError:
+        return b""
+    return inner if inner[:1] in {b"{", b"["} and _end(inner, 0) == len(inner) else b""
 
 
 def _around(members: Sequence[bytes], outer: bytes) -> bytes:

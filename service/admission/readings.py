@@ -231,6 +231,10 @@ def _meets(form: Input) -> Column:
     return meets & F.col(inputs.LISTED) if form.is_long else meets
 
 
+def _is_tombstone(form: Input) -> Column:
+    return F.col("value").isNull() if form.tombstones == "ignore" else F.lit(False)
+
+
 def _no_device(form: Input) -> Column:
     return F.lit(f"{form.device_id}: missing or blank")
 
@@ -315,13 +319,18 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     is_large, fault = _largest() > admission.max_bytes, F.col(expansion.FAULT)
-    readable = F.when(is_large, "oversized")
+    begin: Any = F
+    if any(form.tombstones == "ignore" for form in settings.forms):
+        begin = F.when(inputs.of_each(settings, _is_tombstone), FILTERED)
+    readable = begin.when(is_large, "oversized")
     if settings.has_arrays:
-        readable = F.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
+        readable = (
+            begin.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
+        )
     readable = readable.when(F.col("framing").isNotNull(), F.col("framing")).when(~F.col("decoded"), "undecodable")
     # Before all checks of the content: records of another kind may have neither device nor time.
     wanted = readable if not settings.has_filter else readable.when(~inputs.of_each(settings, _meets), FILTERED)
-    return (
+    reason: Column = (
         wanted.when(F.col("device").isNull(), "no_device")
         .when(device_ids.is_bad(F.col("device")), "bad_device")
         .when(is_unknown, "unknown_device")
@@ -332,6 +341,7 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
         .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
     )
+    return reason
 
 
 def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,12 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
+    tombstones = {"tombstones": "ignore"} if any(message.value() is None for message in messages) else {}
+    chosen = _form(messages, request)
+    return replace(chosen, input={**chosen.input, **tombstones})
+
+
+def _form(messages: Sequence[Message], request: Request) -> Form:
     framing = records.framing_of(messages)
     if (name := records.format_of(messages)) is not None:
         why = f"the records look like {TRAITS[name].label}: {records.sample_line(messages)}"

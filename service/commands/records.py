@@ -91,7 +91,7 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
     for message in messages:
         value: Any = message.value()
         if value is None:
-            decoded.refuse("no value")
+            decoded.refuse("no value, which is a tombstone")
             continue
         found = _readings(value) if form.get("array") is True else _within(value, form, int(message.timestamp()[1]))
         for each in [value] if found is None else found:

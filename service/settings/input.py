@@ -225,6 +225,10 @@ class Input(Section):
     that of the array in the record: "values", "data.values"; "*" stands for all members of an object whose keys are
     names. A field beside the array is then "^.ts", one further out "^.^.ts", the key of a member "^key".
     """
+    tombstones: Literal["reject", "ignore"] = "reject"
+    """Records without a value: a topic with log compaction has them for keys that were deleted. "ignore" counts them as
+    filtered, "reject" rejects them as undecodable.
+    """
     max_array_bytes: ByteSize = Field(default=ByteSize(8 << 20), gt=0, le=256 << 20)
     """The most bytes that such a record unpacks to. admission.max_bytes is the limit of one reading."""
 

@@ -329,7 +329,9 @@ class Settings(Section):
     @property
     def has_filter(self) -> bool:
         """Whether a record may be neither admitted nor rejected: an input has a filter, or arrays, which may be empty."""
-        return self.has_arrays or any(form.where is not None or form.is_long for form in self.forms)
+        return self.has_arrays or any(
+            form.where is not None or form.is_long or form.tombstones == "ignore" for form in self.forms
+        )
 
     @property
     def has_long_inputs(self) -> bool:
