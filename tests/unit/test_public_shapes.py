@@ -30,7 +30,11 @@ def test_init_finds_the_format_and_the_path_of_the_readings_or_none(name: str) -
     if wanted["format"] == "json":
         found = records.array_of(messages)
         # `False` is not sure: beside the array the record has numbers that may be a reading's.
-        assert found in {False, wanted.get("array", False)} or name in {"collectd-write-kafka", "datadog-series"}
+        assert found in {False, wanted.get("array", False)} or name in {
+            "collectd-write-kafka",
+            "datadog-series",
+            "graphite-render",
+        }
 
 
 class Sample:

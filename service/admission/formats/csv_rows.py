@@ -35,6 +35,8 @@ class Csv(Json):
             raise UnreadableArrayError(UNDECODABLE, f"is no CSV: {error}") from error
         if not rows or len({*rows[0]}) < len(rows[0]):
             raise UnreadableArrayError(UNDECODABLE, "is no CSV: it has no header, or one with a name twice")
+        if any(not each.strip() or NUMBER.fullmatch(each.strip()) for each in rows[0]):
+            raise UnreadableArrayError(UNDECODABLE, "its first row is no header: a name is blank or a number")
         names, texts = [each.strip() for each in rows[0]], texts_of(form)
         lines = [_object(names, row, texts) for row in rows[1:]]
         made = of_lines(packed, lines)

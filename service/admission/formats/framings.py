@@ -1,7 +1,7 @@
 """What stands before a record's body, and says which schema it was written with.
 
 confluent       a zero byte, four bytes of schema id
-apicurio        a zero byte, eight bytes of schema id (Apicurio Registry, its default)
+apicurio        a zero byte, eight bytes of schema id (Apicurio Registry 2; version 3 writes as Confluent does)
 glue            3, the compression (0 for none), the sixteen bytes of the version's UUID (AWS Glue Schema Registry)
 single-object   C3 01, the schema's CRC-64-AVRO fingerprint in eight bytes (Avro 1.12, "Single object encoding")
 none            nothing: all records have one schema

@@ -10,31 +10,36 @@ that of its record in Kafka. A record that begins with a brace is one reading: a
 import json
 import re
 from collections.abc import Iterator
+from itertools import islice
+from typing import cast
 
 from service.admission import arrays
-from service.admission.arrays import Cut
+from service.admission.arrays import MAX_READINGS, UNDECODABLE, Cut, UnreadableArrayError
 from service.admission.formats.csv_rows import NUMBER
 from service.admission.formats.ndjson import of_lines
 from service.admission.formats.plain_json import Json
 from service.settings import Input
 
-_KEY = r"(?:\\.|[^\\,= ])+"
-_NAME = r"(?:\\.|[^\\, ])+"
-_VALUE = r'(?:"(?:\\.|[^"\\])*"|[^," \\]+)'
+_KEY = r"(?:\\[^\n]|[^\\,= \n])++"
+_NAME = r"(?:\\[^\n]|[^\\, \n])++"
+_VALUE = r'(?:"(?:\\.|[^"\\])*+"|[^," \\\n]++)'
+_FIELDS = rf"{_KEY}={_VALUE}(?:,{_KEY}={_VALUE})*"
 _LINE = re.compile(
-    rf"(?P<name>{_NAME})(?P<tags>(?:,{_KEY}={_KEY})*) +(?P<fields>{_KEY}={_VALUE}(?:,{_KEY}={_VALUE})*)(?: +(?P<time>-?\d+))?",
+    rf"(?P<name>{_NAME})(?P<tags>(?:,{_KEY}={_KEY})*) +(?P<fields>{_FIELDS})(?: +(?P<time>-?\d+))?[ \t\r]*(?:\n|\Z)",
     re.DOTALL | re.ASCII,
 )
 _TAG = re.compile(rf",({_KEY})=({_KEY})", re.DOTALL)
 _FIELD = re.compile(rf",?({_KEY})=({_VALUE})", re.DOTALL)
 _ESCAPE = re.compile(r"\\([,= ])")
+_ESCAPE_IN_NAME = re.compile(r"\\([, ])")
+_LONGEST = 1 << 20
+"""Characters of a line: 100,000 tags take a second."""
 _ESCAPE_IN_TEXT = re.compile(r'\\(["\\])')
 _TRUTH = {
     **dict.fromkeys(("t", "T", "true", "True", "TRUE"), "true"),
     **dict.fromkeys(("f", "F", "false", "False", "FALSE"), "false"),
 }
-_LONGEST = 1 << 20
-"""Bytes of a line."""
+_BLANKS = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*+")
 
 
 class LineProtocol(Json):
@@ -44,37 +49,45 @@ class LineProtocol(Json):
         packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
         if packed.lstrip().startswith(b"{"):
             return Cut(packed)
-        lines = [_reading(each, broker_ms) for each in _lines(packed)]
-        return Cut(packed, of_lines(packed, lines).each)
+        try:
+            text = packed.decode()
+        except UnicodeDecodeError as error:
+            raise UnreadableArrayError(UNDECODABLE, f"is not UTF-8, at byte {error.start}") from error
+        return Cut(packed, of_lines(packed, [_reading(each, broker_ms) for each in _lines(text)]).each)
 
     def looks_alike(self, value: bytes) -> bool:
-        lines = [each.decode(errors="replace") for each in _lines(value)]
-        return bool(lines) and all(_LINE.fullmatch(each) for each in lines[:3]) and value[:1] not in {b"{", b"["}
+        lines = list(islice(_lines(value.decode(errors="replace")), 3))
+        return bool(lines) and value[:1] not in {b"{", b"["} and not any(isinstance(each, str) for each in lines)
 
 
-def _lines(text: bytes) -> Iterator[bytes]:
-    for line in text.split(b"\n"):
-        stripped = line.strip(b" \t\r")
-        if stripped and not stripped.startswith(b"#"):
-            yield stripped
+def _lines(text: str) -> Iterator[re.Match[str] | str]:
+    """Yield each line, as it is where it is none. A text between quotes may go on over several lines."""
+    at, found = 0, 0
+    while (at := cast("re.Match[str]", _BLANKS.match(text, at)).end()) < len(text) and found <= MAX_READINGS:
+        line, end = _LINE.match(text, at, at + _LONGEST), text.find("\n", at)
+        if line is not None and line.end() == at + _LONGEST < len(text):
+            line = None
+        yield text[at : None if end < 0 else end] if line is None else line
+        at = line.end() if line is not None else len(text) if end < 0 else end + 1
+        found += 1
 
 
-def _reading(line: bytes, broker_ms: int | None) -> bytes:
-    """Return a line as JSON; the line itself where it is none, which no decoder reads."""
-    try:
-        match = _LINE.fullmatch(line.decode()) if len(line) <= _LONGEST else None
-    except UnicodeDecodeError:
-        match = None
-    fields = None if match is None else [(_plain(key), _value(each)) for key, each in _FIELD.findall(match["fields"])]
-    if match is None or fields is None or not all(each for _, each in fields):
-        return b"no line protocol: " + line
+def _reading(line: re.Match[str] | str, broker_ms: int | None) -> bytes:
+    """Return a line as JSON; one that no decoder reads for what is no line."""
+    if isinstance(line, str):
+        return b"no line protocol: " + line.encode()
+    match = line
+    fields = [(_plain(key), _value(each)) for key, each in _FIELD.findall(match["fields"])]
+    if not all(each for _, each in fields):
+        return b"no line protocol: " + match[0].encode()
     tags = {_plain(key): _plain(each) for key, each in _TAG.findall(match["tags"])}
     members = ",".join(f"{json.dumps(key)}:{each}" for key, each in fields)
     time = str(broker_ms if broker_ms is not None else "null")
     if match["time"] is not None:
         ms, rest = divmod(int(match["time"][:30]), 1_000_000)
         time = f"{ms}.{rest:06}" if ms >= 0 else str(ms)
-    head = f'{{"measurement":{json.dumps(_plain(match["name"]))},"tags":{json.dumps(tags)}'
+    name = _ESCAPE_IN_NAME.sub(r"\1", match["name"])
+    head = f'{{"measurement":{json.dumps(name)},"tags":{json.dumps(tags)}'
     return f'{head},"fields":{{{members}}},"timestamp":{time}}}'.encode()
 
 
