@@ -24,7 +24,7 @@ RECORD = t.StructType(
 )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
 def test_the_plan_gives_the_values_computed_by_hand(spark: Any, name: str) -> None:
     given, records = settings(CASES[name]), sent(CASES[name])
     at = datetime.fromtimestamp(BROKER_MS / 1000, UTC)

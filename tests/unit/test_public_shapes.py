@@ -9,7 +9,7 @@ from service.commands import records
 from tests.public_shapes import CASES, by_hand, sent, settings
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
 def test_the_decoder_without_spark_gives_the_values_computed_by_hand(name: str) -> None:
     given = settings(CASES[name])
     records = sent(CASES[name])
@@ -21,7 +21,7 @@ def test_each_shape_names_its_public_source() -> None:
     assert len({case["source"] for case in CASES.values()}) == len(CASES)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
 def test_init_finds_the_format_and_the_path_of_the_readings_or_none(name: str) -> None:
     wanted = CASES[name]["input"]
     values = [each.value for each in sent(CASES[name]) if not isinstance(each.expected[0], str)]
