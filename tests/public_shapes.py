@@ -75,7 +75,12 @@ def _expected(each: Any) -> Any:
     if isinstance(each, str):
         return each
     device, event_ms, measures, *columns = each
-    return device, event_ms, {name: float(value) for name, value in measures.items()}, columns[0] if columns else {}
+    return (
+        device,
+        event_ms,
+        {name: round(float(value), 9) for name, value in measures.items()},
+        columns[0] if columns else {},
+    )
 
 
 def plain(device: str | None, event_ms: int | None, measures: Mapping[str, Any], columns: Mapping[str, Any]) -> Any:

@@ -39,5 +39,6 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
         "ndjson": Traits("NDJSON", is_cut=True),
         "csv": Traits("CSV", is_cut=True),
         "line-protocol": Traits("line protocol", is_cut=True),
+        "sparkplug-b": Traits("Sparkplug B", is_cut=True),
     }
 )

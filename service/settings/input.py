@@ -168,11 +168,21 @@ def _array_path(value: bool | str) -> bool | str:
 
 class Input(Section):
     format: Literal[
-        "avro", "json", "json-schema", "protobuf", "senml", "senml-cbor", "ndjson", "csv", "line-protocol"
+        "avro",
+        "json",
+        "json-schema",
+        "protobuf",
+        "senml",
+        "senml-cbor",
+        "ndjson",
+        "csv",
+        "line-protocol",
+        "sparkplug-b",
     ] = "avro"
     """"avro": Confluent's wire format (0, four bytes of schema id, body). "json": one object per record. "json-schema",
     "protobuf": in the wire format of Confluent's serializers, with the schemas of a [registry]. Several readings a
-    record: "ndjson", "csv" with a header row, InfluxDB's "line-protocol", "senml" and "senml-cbor" of RFC 8428.
+    record: "ndjson", "csv" with a header row, InfluxDB's "line-protocol", "senml" and "senml-cbor" of RFC 8428,
+    "sparkplug-b".
     """
     schemas: Path = Path("schemas/avro")
     """Folder of <id>.avsc, one file for each schema id that writers use. Not used for JSON, nor with a [registry]."""

@@ -13,6 +13,7 @@ from service.admission.formats.ndjson import Ndjson
 from service.admission.formats.plain_json import Json
 from service.admission.formats.senml import Senml
 from service.admission.formats.senml_cbor import SenmlCbor
+from service.admission.formats.sparkplug_b import SparkplugB
 from service.settings import Input
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -26,6 +27,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "ndjson": Ndjson(),
         "csv": Csv(),
         "line-protocol": LineProtocol(),
+        "sparkplug-b": SparkplugB(),
     }
 )
 
