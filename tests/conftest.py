@@ -63,17 +63,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+_REPORTS = ("silent", "shapes")
+"""Marks whose cases have a report: `make silent` and `make shapes`."""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Keep the number of the case that a test marked `silent` plays, for the report of `make silent`."""
-    item.user_properties += [("silent", str(mark.args[0])) for mark in item.iter_markers("silent")]
+    """Keep the case that a test with one of the marks plays, for the report."""
+    item.user_properties += [(name, str(mark.args[0])) for name in _REPORTS for mark in item.iter_markers(name)]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """With TIDEMARK_SILENT=FILE, write the cases that the run has played and those of them that failed."""
-    if not (file := os.environ.get("TIDEMARK_SILENT")):
-        return
+    """With TIDEMARK_SILENT=FILE or TIDEMARK_SHAPES=FILE, write the cases that the run has played and those that failed."""
+    for name in _REPORTS:
+        if file := os.environ.get(f"TIDEMARK_{name.upper()}"):
+            _write_report(terminalreporter, name, Path(file))
+
+
+def _write_report(terminalreporter: Any, name: str, file: Path) -> None:
     outcomes = [
-        (dict(report.user_properties).get("silent"), report.outcome)
+        (dict(report.user_properties).get(name), report.outcome)
         for reports in terminalreporter.stats.values()
         for report in reports
         if isinstance(report, pytest.TestReport) and (report.when == "call" or report.failed)
@@ -81,7 +89,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     played = sorted({case for case, _ in outcomes if case})
     failed = sorted({case for case, outcome in outcomes if case and outcome != "passed"})
     result = {"cases": len(played), "violations": len(failed), "played": played, "failed": failed}
-    Path(file).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 class _Files(LoadScopeScheduling):

@@ -400,6 +400,8 @@ class Ledger:
         count.end = max(count.end, record.offset + 1)
         reader = self._only or self._readers.get(record.topic)
         at_place = (*place, record.offset)
+        if record.value is None and reader is not None and reader.shape.ignores_tombstones:
+            return [(None, self._keep(record, count, at_place, FILTERED))]
         if reader is None or not reader.shape.array_bytes or record.value is None:
             return [(None, self._take(record, count, at_place))]
         key_bytes = len(record.key or b"")

@@ -53,6 +53,7 @@ class Shape:
     max_values: Mapping[str, int]
     where: str | None
     array_bytes: int
+    ignores_tombstones: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,7 @@ def _shape(given: Mapping[str, Any], registry: Mapping[str, Any], folder: Path) 
         max_values={c: int(each.get("max_values", 10_000)) for c, each in columns.items()},
         where=given.get("where"),
         array_bytes=amount(given.get("max_array_bytes", "8 MiB")) if given.get("array") else 0,
+        ignores_tombstones=given.get("tombstones") == "ignore",
     )
 
 

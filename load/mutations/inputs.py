@@ -58,6 +58,22 @@ MUTATIONS = (
         (_TOPICS + "test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them",),
     ),
     Mutation(
+        "long-measures-are-mixed",
+        "a long record is a reading of every measure, whatever its name",
+        "the windows of a measure have the values of others",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/long_format.py",
+                "parts.append(F.coalesce(has if kind is None else has & kind(each.path).isin(*_TEXTS), F.lit(False)))",
+                "parts.append(F.lit(True))",
+            ),
+        ),
+        (
+            "tests/stream/test_long_format.py::test_each_record_is_a_reading_of_one_measure_and_another_metric_is_counted",
+        ),
+    ),
+    Mutation(
         "element-without-its-index",
         "all readings of an array have the index of the first",
         "a reject names another reading of its record, and several rejects have one place",
@@ -65,8 +81,8 @@ MUTATIONS = (
         (
             Edit(
                 "service/admission/expansion.py",
-                "[(each, number, None, None) for number, each in enumerate(found)]",
-                "[(each, 0, None, None) for each in found]",
+                "[(each, number, None, None) for number, each in enumerate(found.readings)]",
+                "[(each, 0, None, None) for each in found.readings]",
             ),
         ),
         (

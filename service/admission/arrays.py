@@ -14,6 +14,7 @@ What a record unpacks to is bounded while it is unpacked, by `max_array_bytes` a
 
 import re
 import zlib
+from dataclasses import dataclass
 
 NO_INDEX = -1
 OVERSIZED, UNDECODABLE = "oversized", "undecodable"
@@ -30,16 +31,33 @@ _GZIP_BITS = 16 + zlib.MAX_WBITS
 _MAX_MEMBERS = 100
 """The most gzip members of a record: each costs a copy of what follows."""
 _BLANKS = b" \t\n\r"
-_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _PLAIN = rb'[^"{}\[\]]*+'
-_FLAT = _PLAIN + rb"(?:" + _STRING + _PLAIN + rb")*+"
-_NESTED = _PLAIN + rb"(?:(?:" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\])" + _PLAIN + rb")*+"
-_TOKEN = re.compile(rb"\{" + _NESTED + rb"\}|" + _STRING + rb'|[\[\]{},"]', re.DOTALL)
+_FLAT = _PLAIN + rb"(?:" + STRING + _PLAIN + rb")*+"
+_NESTED = _PLAIN + rb"(?:(?:" + STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\])" + _PLAIN + rb")*+"
+TOKEN = re.compile(rb"\{" + _NESTED + rb"\}|" + STRING + rb'|[\[\]{},"]', re.DOTALL)
 """An object with at most one level below it, a string, or one of the characters that count.
 
 The first is there for speed: one token of a usual reading. Possessive, so that the time grows with the text alone.
 """
-_OPENS, _CLOSES, _COMMA, _QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord(","), ord('"')
+OPENS, CLOSES, _COMMA, QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord(","), ord('"')
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A record's text, unpacked, and its readings; None where the text is the one reading."""
+
+    text: bytes
+    readings: list[bytes] | None = None
+
+    @property
+    def each(self) -> list[bytes]:
+        return [self.text] if self.readings is None else self.readings
+
+    @property
+    def size(self) -> int:
+        """The bytes of the readings, at least those of the record."""
+        return max(len(self.text), sum(map(len, self.each)))
 
 
 class UnreadableArrayError(ValueError):
@@ -85,16 +103,16 @@ def elements(text: bytes) -> list[bytes] | None:
         raise UnreadableArrayError(UNDECODABLE, "is neither an array of readings nor an object")
     found: list[bytes] = []
     depth, begin = 0, 1
-    for token in _TOKEN.finditer(text):
+    for token in TOKEN.finditer(text):
         at, end = token.span()
         first = text[at]
         if end - at > 1:
             continue
-        if first in _OPENS:
+        if first in OPENS:
             depth += 1
-        elif first == _QUOTE:
+        elif first == QUOTE:
             raise UnreadableArrayError(UNDECODABLE, f"the array has a string without an end, at byte {at}")
-        elif first in _CLOSES:
+        elif first in CLOSES:
             depth -= 1
             if depth == 0:
                 found.append(text[begin:at].strip(_BLANKS))

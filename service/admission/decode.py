@@ -10,7 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from service.admission import device_ids, expressions, formats, json_record
+from service.admission import device_ids, expressions, formats, json_record, long_format
 from service.admission.formats.format import CORRUPT, END, TEXT, Plan
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
@@ -69,6 +69,8 @@ class Decoder:
                 kind = F.schema_of_variant(self._field(self._settings.device_id))
                 is_text = is_text & F.coalesce(kind.isin(*_DEVICE_KINDS), F.lit(True))
             is_text = is_text & F.col(f"{self._name}.{CORRUPT}").isNull()
+            if (are_numbers := long_format.are_numbers(self._settings, self._text, self._kind)) is not None:
+                is_text = is_text & are_numbers
         mark = self._format.mark()
         return F.coalesce(F.col(f"{self._name}.{END}") == mark, F.lit(False)) & is_text
 
@@ -81,6 +83,16 @@ class Decoder:
         return is_text & ~F.coalesce(
             text.contains("?") & F.col(TEXT + self._name).rlike(json_record.HALF_ESCAPE), F.lit(False)
         )
+
+    def _kind(self, path: str) -> Column:
+        return F.schema_of_variant(self._field(path))
+
+    def _holds(self, measure: Measure) -> Column:
+        return long_format.holds(measure, self._text, self._kind if self._settings.is_json else None)
+
+    def is_listed(self) -> Column | None:
+        """Whether the record has one of the measures; None for an input that filters no record for that."""
+        return long_format.is_listed(self._settings, self._text, self._kind if self._settings.is_json else None)
 
     def has(self, path: str) -> Column:
         """Whether a decoded record has a value at a mapped path; never null."""
@@ -139,7 +151,12 @@ class Decoder:
     def _scaled(self, measure: Measure) -> Column:
         if measure.expression is not None:
             return expressions.value(measure, self._name)
-        value = self._field(measure.path).cast("double")
+        value = self._field(measure.path)
+        if measure.conditions and self._settings.is_json:
+            value = F.try_variant_get(value, "$", "double")
+        value = value.cast("double")
+        if measure.conditions:
+            value = F.when(self._holds(measure), value)
         # Without a scale and an offset the plan has neither, and -0.0 stays -0.0.
         scaled = value if measure.scale == 1 else value * F.lit(measure.scale)
         return scaled if measure.offset == 0 else scaled + F.lit(measure.offset)
@@ -178,7 +195,9 @@ def _json_type(settings: Input) -> t.StructType:
         put(settings.device_id, t.VariantType())
     for measure in settings.measures.values():
         for path in measure.paths:
-            put(path, t.DoubleType())
+            put(path, t.VariantType() if measure.conditions else t.DoubleType())
+        for each in measure.conditions:
+            put(each.path, t.VariantType())
     for column in settings.columns.values():
         put(column.path, t.VariantType())
 

@@ -1,4 +1,4 @@
-"""Make a row of each reading, for inputs whose records are arrays (arrays.py).
+"""Make a row of each reading, for inputs whose records hold several (Format.cut).
 
 The records go through Python, a few thousand readings at a time, so that memory depends on neither the size of a record nor that
 of Spark's batches.
@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from service.admission.arrays import OVERSIZED, UnreadableArrayError, elements, unpacked
-from service.settings import Settings
+from service.admission import formats
+from service.admission.arrays import OVERSIZED, Cut, UnreadableArrayError
+from service.settings import Input, Settings
 
 INDEX = "$index"
 """The column with a reading's number in its record; null for a record that is one reading, or none."""
@@ -52,18 +53,13 @@ def expand(records: DataFrame, settings: Settings) -> DataFrame:
     """
     if not settings.has_arrays or FAULT in records.columns:
         return records
-    limits = {
-        topic: (form.place, int(form.max_array_bytes))
-        for each in settings.split()
-        if (form := each.form).array
-        for topic in each.kafka.topics
-    }
+    forms = {topic: each.form for each in settings.split() if each.form.is_cut for topic in each.kafka.topics}
     # Without this limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
     records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
     carried = tuple(name for name in CARRIED if name in records.columns)
     names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else []), *carried]
     schema = t.StructType([*_SCHEMA, *(records.schema[name] for name in carried)])
-    return records.select(*names).mapInArrow(Expander(limits, int(settings.admission.max_bytes), carried), schema)
+    return records.select(*names).mapInArrow(Expander(forms, int(settings.admission.max_bytes), carried), schema)
 
 
 def columns(settings: Settings) -> list[Column]:
@@ -75,16 +71,16 @@ def columns(settings: Settings) -> list[Column]:
 class Expander:
     """Turns batches of records into batches of readings, for mapInArrow; it is pickled for the tasks.
 
-    `limits` has the place in the settings and `max_array_bytes` of each topic with arrays. A key of more than `max_key` bytes
+    `forms` has the input of each topic whose records are cut. A key of more than `max_key` bytes
     rejects its record as a whole: each reading has a copy of it.
     """
 
-    limits: Mapping[str, tuple[str, int]]
+    forms: Mapping[str, Input]
     max_key: int
     carried: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        topics = pa.array(self.limits, pa.string())
+        topics = pa.array(self.forms, pa.string())
         for batch in batches:
             if not pc.any(pc.is_in(batch.column("topic"), topics)).as_py():
                 yield _Readings.unchanged(batch, self.carried)
@@ -104,26 +100,26 @@ class Expander:
         """Return value, index, fault and its detail of each reading of a record."""
         value = batch.column("value")[row].as_py()
         own = batch.column(INDEX)[row].as_py() if INDEX in batch.schema.names else None
-        limit = self.limits.get(batch.column("topic")[row].as_py())
-        if limit is None or value is None:
+        form = self.forms.get(batch.column("topic")[row].as_py())
+        if form is None or value is None:
             return [(value, own, None, None)]
         try:
-            text = unpacked(value, limit[1], limit[0])
-            found = elements(text)
-            if found is not None:
-                self._check_key(batch.column("key")[row].as_py() or b"", len(text), len(found), limit)
+            found = formats.of(form).cut(value, form, batch.column("timestamp")[row].value // 1_000)
+            if found.readings is not None:
+                self._check_key(batch.column("key")[row].as_py() or b"", found, form)
         except UnreadableArrayError as error:
             return [(value, own, error.reason, str(error))]
-        if found is None:
-            return [(text, own, None, None)]
-        return [(each, number, None, None) for number, each in enumerate(found)]
+        if found.readings is None:
+            return [(found.text, own, None, None)]
+        return [(each, number, None, None) for number, each in enumerate(found.readings)]
 
-    def _check_key(self, key: bytes, size: int, readings: int, limit: tuple[str, int]) -> None:
+    def _check_key(self, key: bytes, found: Cut, form: Input) -> None:
+        limit, readings = int(form.max_array_bytes), len(found.each)
         if len(key) > self.max_key:
             raise UnreadableArrayError(OVERSIZED, f"{len(key)} bytes, limit {self.max_key} (admission.max_bytes)")
-        if size + readings * len(key) > limit[1]:
-            detail = f"{size} bytes and a key of {len(key)} for each of {readings} readings"
-            raise UnreadableArrayError(OVERSIZED, f"{detail}, limit {limit[1]} ({limit[0]}.max_array_bytes)")
+        if found.size + readings * len(key) > limit:
+            detail = f"{found.size} bytes and a key of {len(key)} for each of {readings} readings"
+            raise UnreadableArrayError(OVERSIZED, f"{detail}, limit {limit} ({form.place}.max_array_bytes)")
 
 
 @dataclass(slots=True)

@@ -24,6 +24,10 @@ MEASURE, COLUMN = "measure_", "column_"
 """Prefixes: a measure may have the name of a Kafka column."""
 
 
+LISTED = "listed"
+"""The column that says whether a record has a measure, for inputs whose measures all have conditions; null for others."""
+
+
 def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Sequence[str]) -> DataFrame:
     """Decode Kafka records: add `framing`, `decoded`, `device` and `event_ms`, as Decoder has them.
 
@@ -50,6 +54,7 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
         choose([each.decoded() for each in decoders]).alias("decoded"),
         choose([each.device() for each in decoders]).alias("device"),
         choose([each.event_ms(_struct(kind)) for each, kind in zip(decoders, types, strict=True)]).alias("event_ms"),
+        *([choose([each.is_listed() for each in decoders]).alias(LISTED)] if settings.has_long_inputs else []),
         *of_all(Decoder.measures, settings.measures, MEASURE),
         *of_all(Decoder.columns, columns, COLUMN),
     )

@@ -10,9 +10,10 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from service.admission import mapped
+from service.admission import long_format, mapped
 from service.settings import RECORD_KEY, Input, field_path
 
 SHOWN = 80
@@ -86,6 +87,7 @@ def wrong_types(record: Mapping[str, Any], form: Input) -> Iterator[str]:
                 yield f"{place} = {quoted(value)}: expected an object, to read {path}"
             elif not _is_number(value):
                 yield f"{path} = {quoted(value)}: expected a number"
+    yield from long_format.wrong_values(form, partial(at, record), quoted)
     columns = dict.fromkeys(column.path for column in form.columns.values())
     device = [] if form.device_id == RECORD_KEY else [form.device_id]
     times = [form.event_time] if form.event_time_unit == "iso" else []

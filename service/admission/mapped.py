@@ -4,9 +4,13 @@ from service.settings import Input
 
 
 def number_paths(form: Input) -> list[str]:
-    """Return the paths of the fields that are read as numbers, the event time's unless it is text."""
+    """Return the paths of the fields that are read as numbers in every record, the event time's unless it is text."""
     times = [form.event_time] if form.event_time_unit != "iso" else []
-    return list(dict.fromkeys([*times, *(path for measure in form.measures.values() for path in measure.paths)]))
+    return list(
+        dict.fromkeys(
+            [*times, *(path for measure in form.measures.values() if not measure.conditions for path in measure.paths)]
+        )
+    )
 
 
 def paths(form: Input) -> list[str]:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from service.admission import arrays, device_ids, expansion, expressions, filters, inputs
 from service.admission.decode import OTHER
+from service.admission.formats import framings
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -143,7 +144,7 @@ def admit(
         "device": F.when(has_place, F.col("device")),
         "event_ms": F.when(F.col("reason").isin("early", "late"), F.col("event_ms")),
         "watermark_ms": F.lit(None).cast("bigint"),
-        "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(), 16, 10).cast("bigint")),
+        "schema_id": F.when(F.col("reason") == "unknown_schema", F.conv(_schema_id(settings), 16, 10).cast("bigint")),
     }
     is_reject = ~admitted if not settings.has_filter else ~admitted & (F.col("reason") != FILTERED)
     if settings.has_arrays:
@@ -226,7 +227,12 @@ def _values(settings: Settings, of_reference: Sequence[str], *, has_reference: b
 
 
 def _meets(form: Input) -> Column:
-    return F.col(f"`{form.place}.where`") if form.where is not None else F.lit(True)
+    meets = F.col(f"`{form.place}.where`") if form.where is not None else F.lit(True)
+    return meets & F.col(inputs.LISTED) if form.is_long else meets
+
+
+def _is_tombstone(form: Input) -> Column:
+    return F.col("value").isNull() if form.tombstones == "ignore" else F.lit(False)
 
 
 def _no_device(form: Input) -> Column:
@@ -246,9 +252,11 @@ def _size(name: str) -> Column:
     return F.coalesce(F.length(name), F.lit(0))
 
 
-def _schema_id() -> Column:
-    """The schema id of an Avro record, in hexadecimal."""
-    return F.hex(F.substring("value", 2, 4))
+def _schema_id(settings: Settings) -> Column:
+    """The schema id of a record, in hexadecimal."""
+    if len({framings.of(form).id_at for form in settings.forms}) == 1:
+        return framings.id_column(settings.forms[0])
+    return inputs.of_each(settings, framings.id_column)
 
 
 def _largest() -> Column:
@@ -311,13 +319,18 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     is_large, fault = _largest() > admission.max_bytes, F.col(expansion.FAULT)
-    readable = F.when(is_large, "oversized")
+    begin: Any = F
+    if any(form.tombstones == "ignore" for form in settings.forms):
+        begin = F.when(inputs.of_each(settings, _is_tombstone), FILTERED)
+    readable = begin.when(is_large, "oversized")
     if settings.has_arrays:
-        readable = F.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
+        readable = (
+            begin.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
+        )
     readable = readable.when(F.col("framing").isNotNull(), F.col("framing")).when(~F.col("decoded"), "undecodable")
     # Before all checks of the content: records of another kind may have neither device nor time.
     wanted = readable if not settings.has_filter else readable.when(~inputs.of_each(settings, _meets), FILTERED)
-    return (
+    reason: Column = (
         wanted.when(F.col("device").isNull(), "no_device")
         .when(device_ids.is_bad(F.col("device")), "bad_device")
         .when(is_unknown, "unknown_device")
@@ -328,6 +341,7 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         .when((event > broker + admission.max_ahead_ms) | (event >= EVENT_MS_LIMIT), "early")
         .when((event < broker - admission.max_delay_ms) | (event < 0), "late")
     )
+    return reason
 
 
 def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
@@ -353,7 +367,7 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     if settings.has_arrays:
         detail = F.when(F.col(expansion.FAULT).isNotNull(), F.col(expansion.DETAIL)).when(is_large, limit)
     return (
-        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id()))
+        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id(settings)))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
         .when(reason == "no_device", inputs.of_each(settings, _no_device))
         .when(reason == "no_time", inputs.of_each(settings, _no_time))

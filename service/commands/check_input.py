@@ -82,6 +82,8 @@ def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
     for name, measure in form.measures.items():
         for path in measure.paths:
             yield _fits(f"{place}.measures.{name}", path, reader, avro_types.NUMBERS)
+        for each in measure.conditions:
+            yield _fits(f"{place}.measures.{name}.where", each.path, reader, _TEXTS)
     for name, column in form.columns.items():
         yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from service.admission import arrays
+from service.admission import arrays, formats
 from service.admission.formats.avro import reader_schema
 from service.admission.formats.format import Dissected
 from service.admission.json_record import quoted
@@ -104,14 +104,12 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
 
 def _readings(value: bytes, form: Input) -> list[bytes]:
     """The readings of a record: the record itself, unpacked, or the elements of its array."""
-    if not form.array:
+    if not form.is_cut:
         return [value]
     try:
-        text = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        found = arrays.elements(text)
+        return formats.of(form).cut(value, form).each
     except arrays.UnreadableArrayError:
         return [value]
-    return [text] if found is None else found
 
 
 def _problems(settings: Settings, record: Dissected) -> Iterator[str]:

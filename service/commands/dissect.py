@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from service.admission import decode, device_ids, formats, json_record
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission import decode, device_ids, formats, json_record, long_format
+from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
 from service.errors import SchemaError
@@ -136,7 +136,12 @@ def reading(dissected: Dissected, key: bytes | None, settings: Input) -> Reading
     return Reading(
         own if settings.device_id == RECORD_KEY else _text(dissected.at(settings.device_id)),
         event_ms(dissected, settings),
-        {name: _scaled(dissected.at(each.path), each.scale, each.offset) for name, each in measures.items()},
+        {
+            name: _scaled(dissected.at(each.path), each.scale, each.offset)
+            if long_format.holds_for(each, dissected.at)
+            else None
+            for name, each in measures.items()
+        },
         {name: decode.OTHER if text and device_ids.problem(text) else text for name, text in columns.items()},
     )
 
@@ -148,7 +153,7 @@ def offending(
     if reason == "oversized":
         return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
-        return 1, HEADER_BYTES
+        return 1, framings.of(settings).size
     path = settings.event_time if reason in {"early", "late", "behind", "no_time"} else None
     if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
         path = settings.device_id

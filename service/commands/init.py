@@ -137,6 +137,7 @@ def _rows(made: Proposal) -> list[tuple[str, str, str]]:
     for each in made.measures:
         share = "" if each.share == 1 else f", in {each.share:.1%} of the records"
         shown = each.path if each.path == each.name else f"{each.name} = {each.path}"
+        shown += f" where {each.where}" if each.where is not None else ""
         rows.append(
             ("input.measures", _marked(made, "input.measures", shown), f"{each.low:.6g} to {each.high:.6g}{share}")
         )

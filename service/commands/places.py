@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from service.quality import sample
 from service.reference import database
 from service.reference.expectations import check_columns
 from service.settings import Kafka, Reference, Settings, parse
+from service.settings.formats import TRAITS
 from service.spark import session
 
 _IDS = 5
@@ -110,17 +111,39 @@ def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
 
 def form(messages: Sequence[Message], request: Request) -> Form:
     """Return how the records are encoded. Raises SchemaError when they need schemas that are not named or not known."""
-    if not records.is_framed(messages):
-        return Form({"format": "json", **({"array": True} if records.are_arrays(messages) else {})})
-    ids = records.ids(messages)
+    tombstones = {"tombstones": "ignore"} if any(message.value() is None for message in messages) else {}
+    chosen = _form(messages, request)
+    return replace(chosen, input={**chosen.input, **tombstones})
+
+
+def _form(messages: Sequence[Message], request: Request) -> Form:
+    framing = records.framing_of(messages)
+    if (name := records.format_of(messages)) is not None:
+        why = f"the records look like {TRAITS[name].label}: {records.sample_line(messages)}"
+        return Form({"format": name}, doubts={"input.format": why})
+    if framing is None:
+        array = records.array_of(messages)
+        doubts: Mapping[str, str] = {}
+        if isinstance(array, str):
+            doubts = {"input.array": f"the readings seem to be the elements at {array}"}
+        return Form({"format": "json", **({"array": array} if array else {})}, doubts=doubts)
+    if framing == "glue":
+        what = "the records begin with the UUID of a schema version, as those of AWS Glue"
+        raise SchemaError(
+            what, remedy='Put the schemas into a folder as <id>.avsc, set framing = "glue" and schema_versions'
+        )
+    ids = records.ids(messages, framing)
     shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
     if not request.registry and request.schemas is None:
-        what = f"the records begin with a schema id ({shown}), and no schemas are named"
+        header = f"a schema id ({shown})" if ids else "the fingerprint of a schema"
+        what = f"the records begin with {header}, and no schemas are named"
         raise SchemaError(what, remedy="Give --registry URL, or --schemas DIR with files such as 1.avsc")
     settings = request.draft()
     if settings.registry is None:
         schemas = schema_source(settings).all()
         folder: dict[str, Any] = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
+        folder |= {} if framing == "confluent" else {"framing": framing}
+        ids = ids or records.ids(messages, framing, schemas)
         reader, doubts = _reader(ids, schemas, schemas)
         if reader != max(schemas):
             folder["reader_schema"] = reader

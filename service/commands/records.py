@@ -8,14 +8,16 @@ from typing import Any
 from confluent_kafka import Message
 
 from service.admission import arrays, formats
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
 from service.commands import dissect
 from service.kafka.offsets import place_of
+from service.proposal import readings_within
 from service.proposal.columns import Seen
 from service.settings import Admission, Input
 
 MAX_BYTES = int(Admission().max_bytes)
+_LOOKED_AT = 200
 _LARGEST_ARRAY = int(Input().max_array_bytes)
 
 
@@ -31,42 +33,81 @@ class Decoded:
         self.refused[why] += 1
 
 
-def is_framed(messages: Sequence[Message]) -> bool:
-    """Whether most of the records begin as Confluent's wire format does: a zero byte and a schema id."""
-    values = [value for message in messages if (value := message.value())]
-    return sum(value[0] == 0 and len(value) >= HEADER_BYTES for value in values) > len(values) / 2
-
-
-def ids(messages: Sequence[Message]) -> Counter[int]:
-    """Count the schema ids of framed records."""
-    values = (message.value() or b"" for message in messages)
-    return Counter(int.from_bytes(v[1:HEADER_BYTES]) for v in values if len(v) >= HEADER_BYTES and v[0] == 0)
-
-
-def are_arrays(messages: Sequence[Message]) -> bool:
-    """Whether most of the records need an input with arrays: arrays of JSON, also empty ones, and JSON compressed by gzip."""
+def framing_of(messages: Sequence[Message]) -> str | None:
+    """Return how most of the records begin, as `input.framing` has it; None for records that name no schema."""
     values: list[Any] = [value for message in messages if (value := message.value())]
-    return sum(_readings(value) is not None for value in values) > len(values) / 2
+    for name in (
+        "apicurio",
+        "confluent",
+        "single-object",
+        "glue",
+    ):  # Apicurio's begin as Confluent's would with the id 0
+        each = framings.FRAMINGS[name]
+        if sum(len(value) >= each.size and value.startswith(each.prefix) for value in values) > len(values) / 2:
+            return name
+    return None
+
+
+def format_of(messages: Sequence[Message]) -> str | None:
+    """Return the format that most of the records look like, of those that are neither plain JSON nor behind a header."""
+    values: list[Any] = [value for message in messages if (value := message.value())][:_LOOKED_AT]
+    for name, each in formats.FORMATS.items():
+        if sum(each.looks_alike(value) for value in values) > len(values) / 2:
+            return name
+    return None
+
+
+def sample_line(messages: Sequence[Message]) -> str:
+    """Return the beginning of the first record, for people."""
+    return next((repr(value[:60]) for message in messages if (value := message.value())), "")
+
+
+def ids(messages: Sequence[Message], framing: str = "confluent", schemas: Schemas | None = None) -> Counter[int]:
+    """Count the schema ids of framed records; with a framing without ids, those of the `schemas`."""
+    shape = Input.model_validate({"framing": framing})
+    found = (framings.of(shape).id_of(message.value() or b"", shape, schemas or {}) for message in messages)
+    return Counter(each for each in found if each is not None)
+
+
+def array_of(messages: Sequence[Message]) -> bool | str:
+    """Return `input.array` for most of the records: True for arrays of JSON, also empty ones, and JSON compressed by gzip.
+
+    The path of the readings within the records, where all numbers of a record but times are.
+    """
+    values: list[Any] = [value for message in messages if (value := message.value())]
+    if sum(_readings(value) is not None for value in values) > len(values) / 2:
+        return True
+    paths = Counter(path for value in values[:_LOOKED_AT] if (path := readings_within.path_of(value)) is not None)
+    path, count = paths.most_common(1)[0] if paths else ("", 0)
+    return path if count > min(len(values), _LOOKED_AT) / 2 else False
 
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
     """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
-    decoded, shape = Decoded(), Input(format=form.get("format", "avro"))
+    decoded, shape = Decoded(), Input(format=form.get("format", "avro"), framing=form.get("framing", "confluent"))
     known = schemas or {}
     for number, schema in known.items():
         formats.of(shape).check_sample(number, schema)
     for message in messages:
         value: Any = message.value()
         if value is None:
-            decoded.refuse("no value")
+            decoded.refuse("no value, which is a tombstone")
             continue
-        found = _readings(value) if form.get("array") else None
+        found = _readings(value) if form.get("array") is True else _within(value, form, int(message.timestamp()[1]))
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
             elif (record := _record(each, shape, known, decoded)) is not None:
                 decoded.sample.append(Seen(record, _key(message), int(message.timestamp()[1]), place_of(message)))
     return decoded
+
+
+def _within(value: bytes, form: Mapping[str, Any], broker_ms: int) -> list[bytes] | None:
+    shape = Input.model_validate({name: form[name] for name in ("format", "array") if name in form})
+    try:
+        return formats.of(shape).cut(value, shape, broker_ms).each if shape.is_cut else None
+    except arrays.UnreadableArrayError:
+        return None
 
 
 def _readings(value: bytes) -> list[bytes] | None:

@@ -168,7 +168,7 @@ def _mended(
     settings: Settings, reject: Reject, mend: Mend, dissector: dissect.Dissector
 ) -> tuple[Reject | None, str, str]:
     """Return the reject with the bytes to send; or None, why it cannot be sent, and more about this record."""
-    complete = reject_log.complete(settings.kafka, reject)
+    complete = reject_log.complete(settings.kafka, reject, settings.inputs_by_topic)
     if mend.value is not None:
         return replace(complete or reject, value=mend.value, omitted_bytes=None), "", ""
     if complete is None:

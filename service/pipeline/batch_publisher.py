@@ -92,7 +92,7 @@ class Sink(Store):
             self.run_in(0, "read_progress")
         rejects = codec.unpack(b"J", payload).to_pylist()
         with tracing.span("rejects copy", records=len(rejects)):
-            delivery.copy(self.settings.kafka, rejects, self.micro_batch)
+            delivery.copy(self.settings.kafka, rejects, self.micro_batch, self.settings.inputs_by_topic)
         for reject in rejects:
             output.early.take(reject, self.micro_batch.planned_ms)
         output.rejects += len(rejects)

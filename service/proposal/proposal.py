@@ -224,7 +224,10 @@ def _judge_measures(made: Proposal) -> None:
     column = roles.kinds_of_value(made.columns, made.device, made.measures)
     if column is not None:
         values = ", ".join(sorted(set(map(str, column.present)))[:_NEXT])
-        reasons.append(f"one device sends values of several kinds: {column.path} is {values}")
+        reasons.append(
+            f"one device sends values of several kinds: {column.path} is {values}; each is a measure of its own"
+        )
+        made.measures = roles.of_kinds(made.columns, column, made.measures)
     elif (unread := _unread(made.left_out)) and len(unread) >= len(made.measures):
         reasons.append(f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}")
     if lacked := [path for path, why in made.left_out.items() if why == _LACKED]:

@@ -17,7 +17,7 @@ from service.proposal.names import (
     words,
 )
 from service.proposal.times import MOSTLY, says_time, unit_of
-from service.settings import LARGEST, RECORD_KEY, field_path
+from service.settings import LARGEST, RECORD_KEY, condition, field_path
 
 FEW = 50
 """More values than this are no category."""
@@ -111,7 +111,10 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A field that becomes a measure, with the range of its numbers in the sample. `stray` counts values that are rejected."""
+    """A field that becomes a measure, with the range of its numbers in the sample. `stray` counts values that are rejected.
+
+    `where` is the condition of a measure whose field has the values of several.
+    """
 
     name: str
     path: str
@@ -119,6 +122,7 @@ class Quantity:
     high: float
     share: float
     stray: int = 0
+    where: str | None = None
 
 
 def senders(columns: Columns, times: Collection[str], known: Collection[str] = ()) -> list[Sender]:
@@ -185,6 +189,27 @@ def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Q
             if len(pairs) > device.devices:
                 return column
     return None
+
+
+def of_kinds(columns: Columns, kinds: Column, measures: Sequence[Quantity]) -> list[Quantity]:
+    """Return measures with one for each kind of the first generic one, such as `value`."""
+    found = []
+    generic = next(each for each in measures if field_path.parts(each.path)[-1].lower() in GENERIC)
+    values = list(zip(kinds.values, columns.of[generic.path].values, strict=True))
+    taken = {each.name for each in measures if each is not generic}
+    for text in sorted({str(each) for each in kinds.present}):
+        numbers = [_float(each) for name, each in values if name == text and _is_number(each)]
+        if numbers:
+            name = measure_name([text], taken)
+            taken.add(name)
+            where = condition.spelled(kinds.path, text)
+            share = len(numbers) / max(1, len(values))
+            found.append(Quantity(name, generic.path, min(numbers), max(numbers), share, where=where))
+    return [*(each for each in measures if each is not generic), *found]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def categories(table: Mapping[str, Sequence[str | None]], key: str) -> Iterator[str]:

@@ -153,7 +153,7 @@ def admitted(run: Recomputation, rejects: Iterable[Reject], known: Mapping[Coord
     settings, total, complete = run.settings, 0, []
     for reject in rejects:
         total += 1
-        with_bytes = reject_log.complete(settings.kafka, reject)
+        with_bytes = reject_log.complete(settings.kafka, reject, settings.inputs_by_topic)
         if with_bytes is not None:
             complete.append(with_bytes)
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})

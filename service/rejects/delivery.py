@@ -4,21 +4,24 @@ schemas/reject.json is the form of the headers. Delivery is at least once: a rep
 (tidemark.topic, tidemark.partition, tidemark.offset, tidemark.index).
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from pydantic import ByteSize
 
-from service.admission import arrays
+from service.admission import arrays, formats
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
 from service.micro_batch import MicroBatch
 from service.rejects import fetch
 from service.rejects.fetch import Headers, Record
-from service.settings import Kafka
+from service.settings import Input, Kafka
 
 HEADER = "tidemark."
 UNREADABLE = "unreadable"
@@ -37,6 +40,8 @@ _LARGEST = 64 << 20
 """Bytes of the largest record that is sent, whatever limit its topic has. A larger one is sent without its bytes."""
 _QUEUE_KIB = 2 * _LARGEST >> 10
 _REQUEST = 64 << 10
+ARRAY = Input(format="json", array=True, max_array_bytes=ByteSize(arrays.LARGEST_ARRAY))
+"""An input whose records are arrays, for rejects of an input that the settings do not have any more."""
 _TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 
 
@@ -65,14 +70,14 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
     ]
 
 
-def of_reading(record: Record, index: int) -> Record | None:
-    """Return the record with only the reading `index` of its array, NO_INDEX for all of it; None if it has no such reading.
+def of_reading(record: Record, index: int, form: Input = ARRAY, broker_ms: int | None = None) -> Record | None:
+    """Return the record with only its reading `index`, NO_INDEX for all of it; None if it has no such reading.
 
     Headers of more than HEADERS_OF_A_READING bytes are left out.
     """
     if index == arrays.NO_INDEX:
         return record
-    found = _elements(record.value or b"")
+    found = _readings(record.value or b"", form.model_dump_json(include={"format", "array"}), broker_ms)
     if index >= len(found):
         return None
     size = sum(len(name) + len(value or b"") for name, value in record.headers)
@@ -80,10 +85,12 @@ def of_reading(record: Record, index: int) -> Record | None:
 
 
 @lru_cache(maxsize=1)
-def _elements(value: bytes) -> list[bytes]:
-    """The elements of a record; rejects of a record come one after the other."""
+def _readings(value: bytes, shape: str, broker_ms: int | None) -> list[bytes]:
+    """The readings of a record; rejects of a record come one after the other. The limits of then may have been others."""
+    form = Input.model_validate({**json.loads(shape), "max_array_bytes": arrays.LARGEST_ARRAY})
+    form = form if form.is_cut else ARRAY
     try:
-        return arrays.elements(arrays.unpacked(value)) or []
+        return formats.of(form).cut(value, form, broker_ms).readings or []
     except arrays.UnreadableArrayError:
         return []
 
@@ -240,13 +247,25 @@ def sender(settings: Kafka) -> Iterator[RejectProducer]:
         raise
 
 
-def copy(settings: Kafka, rejects: Iterable[Mapping[str, Any]], micro_batch: MicroBatch) -> None:
-    """Queue rows of row_schemas.REJECT_TYPE with their records, read from Kafka. Raises SourceError."""
+def copy(
+    settings: Kafka,
+    rejects: Iterable[Mapping[str, Any]],
+    micro_batch: MicroBatch,
+    inputs: Mapping[str, Input] = MappingProxyType({}),
+) -> None:
+    """Queue rows of row_schemas.REJECT_TYPE with their records, read from Kafka. Raises SourceError.
+
+    `inputs` are those of the topics: their records are cut into readings as they say, others as arrays of JSON.
+    """
     with sender(settings) as producer, closing(fetch.records(settings, rejects)) as pairs:
         for reject, record in pairs:
             index = reject.get("index")
             if record is not None and index is not None:
-                producer.send(reject, of_reading(record, index), micro_batch)
+                producer.send(
+                    reject,
+                    of_reading(record, index, inputs.get(reject["topic"], ARRAY), reject["broker_ms"]),
+                    micro_batch,
+                )
             else:
                 producer.send(reject, record, micro_batch)
 

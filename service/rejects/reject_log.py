@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from confluent_kafka import Message
 
@@ -11,7 +12,7 @@ from service.errors import SettingsError
 from service.kafka import scan
 from service.kafka.offsets import place_of
 from service.rejects import delivery, fetch
-from service.settings import Kafka
+from service.settings import Input, Kafka
 
 ORIGIN = "tidemark-origin"
 """Header of a replayed record: the coordinates of its reject, and the run's token for it."""
@@ -128,7 +129,7 @@ def read(
         yield reject
 
 
-def complete(kafka: Kafka, reject: Reject) -> Reject | None:
+def complete(kafka: Kafka, reject: Reject, inputs: Mapping[str, Input] = MappingProxyType({})) -> Reject | None:
     """Return the reject with the omitted bytes, read from the input topic; None if they are gone or unreadable."""
     if reject.omitted_bytes is None:
         return reject
@@ -138,7 +139,8 @@ def complete(kafka: Kafka, reject: Reject) -> Reject | None:
     message = scan.one(kafka, place.topic, place.partition, place.offset)
     if message is None:
         return None
-    record = delivery.of_reading(fetch.Record.of(message), place.index)
+    form = inputs.get(place.topic, delivery.ARRAY)
+    record = delivery.of_reading(fetch.Record.of(message), place.index, form, reject.broker_ms)
     if record is None:
         return None
     return replace(reject, key=record.key, value=record.value, headers=tuple(record.headers), omitted_bytes=None)

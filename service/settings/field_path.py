@@ -13,7 +13,9 @@ RECORD_KEY = "$key"
 """`device_id = "$key"` takes the device id from the Kafka record's key."""
 _NAME = re.compile(r"`([^`]+)`|([^`.]+)")
 _PATH = re.compile(rf"(?:{_NAME.pattern})(?:\.(?:{_NAME.pattern}))*")
-_PLAIN_NAME = re.compile(r"\w+")
+AROUND, KEY = "^", "^key"
+"""Names in readings that are cut out of a record (service/admission/nested.py): the object around one, and its key there."""
+_PLAIN_NAME = re.compile(r"\w+|\^(key)?|\*")
 _PLAIN = r"(?:`[^`]+`|[^\s`.+*/%=<>!(),'\"-]+(?:-[^\W\d]\w*)*)"
 _PLAIN_PATH = re.compile(rf"{_PLAIN}(?:\.{_PLAIN})*")
 _COMPUTED = re.compile(r"[()*=<>'\"]|\s[-+/%]\s")

@@ -15,14 +15,15 @@ class Traits:
 
     `label` is its name in the log. `is_json` says whether fields are read by the rules of JSON. `kind` is the registry's word for
     its schemas, None for a format whose records have no schema id. `needs_registry` says whether only a registry has them.
-    `has_arrays` says whether a record may be an array of readings. `compared_by` is what `tidemark schemas check` takes: sample
-    records, schemas, or nothing, because the registry compares.
+    `is_cut` says whether a record holds several readings, `has_arrays` whether it does where `input.array` says so.
+    `compared_by` is what `tidemark schemas check` takes: sample records, schemas, or nothing, because the registry compares.
     """
 
     label: str
     is_json: bool = True
     kind: str | None = None
     needs_registry: bool = False
+    is_cut: bool = False
     has_arrays: bool = False
     compared_by: Literal["samples", "schemas", "registry"] = "samples"
 
@@ -33,5 +34,11 @@ TRAITS: Mapping[str, Traits] = MappingProxyType(
         "json": Traits("JSON", has_arrays=True),
         "json-schema": Traits("JSON Schema", kind="JSON", needs_registry=True, compared_by="registry"),
         "protobuf": Traits("Protobuf", kind="PROTOBUF", needs_registry=True, compared_by="registry"),
+        "senml": Traits("SenML", is_cut=True),
+        "senml-cbor": Traits("SenML in CBOR", is_cut=True),
+        "ndjson": Traits("NDJSON", is_cut=True),
+        "csv": Traits("CSV", is_cut=True),
+        "line-protocol": Traits("line protocol", is_cut=True),
+        "sparkplug-b": Traits("Sparkplug B", is_cut=True),
     }
 )

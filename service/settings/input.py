@@ -4,10 +4,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings import field_path
+from service.settings import condition, field_path
+from service.settings.condition import Condition
 from service.settings.expression import Expression
 from service.settings.field_path import RECORD_KEY
 from service.settings.formats import TRAITS, Traits
@@ -37,6 +39,24 @@ class Measure(Section):
     """The field's value is multiplied by it."""
     offset: float = Field(default=0.0, allow_inf_nan=False)
     """It is added to the product. Ranges are of the result."""
+
+    where: str | None = Field(default=None, examples=["metric = 'temperature'"])
+    """The path is this measure only in records whose other field has this text: "metric = 'temperature'", "metric in
+    ('t', 'temp')", several with AND. Where all measures have a condition, a record of which none holds is counted as
+    filtered. Default: none.
+    """
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What `where` asks of other fields."""
+        return () if self.where is None else condition.parse(self.where)
+
+    @field_validator("where")
+    @classmethod
+    def _is_a_condition(cls, value: str | None) -> str | None:
+        if value is not None:
+            condition.parse(value)
+        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -111,10 +131,58 @@ def _device_path(value: str) -> str:
     return value if value == RECORD_KEY else field_path.of_field(value)
 
 
+class MeasuresFrom(Section):
+    """Records that name what their value is: one field has the measure's name, another its value."""
+
+    name: Annotated[str, AfterValidator(field_path.of_field)] = Field(examples=["metric"])
+    """Path of the field with the measure's name."""
+    value: Annotated[str, AfterValidator(field_path.of_field)] = Field(examples=["value"])
+    """Path of the field with its value."""
+    only: Mapping[str, str] = Field(min_length=1, examples=[["temperature", "humidity"]])
+    """The names that are measures. Where a name has other signs than lower-case letters, digits and _: a table of
+    measure = name, { temperature = "Temp [C]" }. Records with another name are counted as filtered.
+    """
+
+    @field_validator("only", mode="before")
+    @classmethod
+    def _may_be_a_list(cls, value: object) -> object:
+        return {str(each): str(each) for each in value} if isinstance(value, list | tuple) else value
+
+    @property
+    def measures(self) -> dict[str, dict[str, str]]:
+        """The measures as settings have them."""
+        return {
+            measure: {"path": self.value, "where": condition.spelled(self.name, name)}
+            for measure, name in self.only.items()
+        }
+
+
+def _array_path(value: bool | str) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if field_path.AROUND in field_path.parts(value):
+        msg = f"{value!r} begins at the record, and {field_path.AROUND!r} is what is around a reading"
+        raise ValueError(msg)
+    return field_path.spelled(field_path.parts(value))
+
+
 class Input(Section):
-    format: Literal["avro", "json", "json-schema", "protobuf"] = "avro"
+    format: Literal[
+        "avro",
+        "json",
+        "json-schema",
+        "protobuf",
+        "senml",
+        "senml-cbor",
+        "ndjson",
+        "csv",
+        "line-protocol",
+        "sparkplug-b",
+    ] = "avro"
     """"avro": Confluent's wire format (0, four bytes of schema id, body). "json": one object per record. "json-schema",
-    "protobuf": in the wire format of Confluent's serializers, with the schemas of a [registry].
+    "protobuf": in the wire format of Confluent's serializers, with the schemas of a [registry]. Several readings a
+    record: "ndjson", "csv" with a header row, InfluxDB's "line-protocol", "senml" and "senml-cbor" of RFC 8428,
+    "sparkplug-b".
     """
     schemas: Path = Path("schemas/avro")
     """Folder of <id>.avsc, one file for each schema id that writers use. Not used for JSON, nor with a [registry]."""
@@ -122,6 +190,15 @@ class Input(Section):
     """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
     none.
     """
+    framing: Literal["confluent", "apicurio", "glue", "single-object", "none"] = "confluent"
+    """With format = "avro": what stands before a record. "confluent": 0 and four bytes of schema id. "apicurio": 0 and
+    eight bytes. "glue": the header of AWS Glue, with schema_versions. "single-object": Avro's own, C3 01 and the
+    fingerprint. "none": nothing; all records are of the reader_schema, or of the highest id in the folder.
+    """
+    schema_versions: Mapping[int, str] = Field(
+        default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
+    )
+    """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
     device_id: Annotated[str, AfterValidator(_device_path)] = "device_id"
@@ -139,6 +216,12 @@ class Input(Section):
     scale = 0.5555555555555556, offset = -17.77777777777778 }; computed from several fields: "u * i" or { expression =
     "u * i" }. A name is lower-case letters, digits and _. Default: none; then every view has measures = [].
     """
+    measures_from: MeasuresFrom | None = Field(
+        default=None, examples=[{"name": "metric", "value": "value", "only": ["temperature"]}]
+    )
+    """Records that have one value, and a name that says what it is: { name = "metric", value = "value", only =
+    ["temperature", "humidity"] }. Each name of `only` is a measure, as if [input.measures] had it. Default: none.
+    """
     columns: Mapping[str, Column] = Field(default_factory=dict, examples=[{"line": "env.line"}])
     """Column name = the field's path in the record: text, a whole number, true or false; or { path = "env.line",
     max_values = 10000 }. Views group by columns. Default: none.
@@ -147,10 +230,31 @@ class Input(Section):
     """A SQL predicate over device, measures, columns and attributes. Records that do not meet it are counted as
     filtered, and have no other effect. Default: none.
     """
-    array: bool = False
-    """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading."""
+    array: Annotated[bool | str, AfterValidator(_array_path)] = Field(default=False, examples=["values"])
+    """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading. A path is
+    that of the array in the record: "values", "data.values"; "*" stands for all members of an object whose keys are
+    names. A field beside the array is then "^.ts", one further out "^.^.ts", the key of a member "^key".
+    """
+    tombstones: Literal["reject", "ignore"] = "reject"
+    """Records without a value: a topic with log compaction has them for keys that were deleted. "ignore" counts them as
+    filtered, "reject" rejects them as undecodable.
+    """
     max_array_bytes: ByteSize = Field(default=ByteSize(8 << 20), gt=0, le=256 << 20)
     """The most bytes that such a record unpacks to. admission.max_bytes is the limit of one reading."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _adds_measures(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or not isinstance(value.get("measures_from"), Mapping | MeasuresFrom):
+            return value
+        given = value["measures_from"]
+        named = given if isinstance(given, MeasuresFrom) else MeasuresFrom.model_validate(given)
+        return {**value, "measures": {**named.measures, **(value.get("measures") or {})}}
+
+    @property
+    def is_long(self) -> bool:
+        """Whether each measure has conditions, so that a record of which none holds is filtered."""
+        return bool(self.measures) and all(each.conditions for each in self.measures.values())
 
     @property
     def traits(self) -> Traits:
@@ -168,6 +272,11 @@ class Input(Section):
         return self.traits.kind is not None
 
     @property
+    def is_cut(self) -> bool:
+        """Whether a record may hold several readings."""
+        return bool(self.array) or self.traits.is_cut
+
+    @property
     def place(self) -> str:
         """The section, for messages: `input`, or `inputs.<name>` for one of several."""
         return "input"
@@ -176,6 +285,17 @@ class Input(Section):
     def label(self) -> str:
         """The name in metrics: `input`, or that of one of several."""
         return self.place.rpartition(".")[2]
+
+    @field_validator("schema_versions")
+    @classmethod
+    def _are_uuids(cls, value: Mapping[int, str]) -> Mapping[int, str]:
+        for number, version in value.items():
+            try:
+                UUID(version)
+            except ValueError as error:
+                msg = f"{number} = {version!r} is no UUID, such as 'b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63'"
+                raise ValueError(msg) from error
+        return value
 
     @field_validator("columns")
     @classmethod
@@ -198,8 +318,42 @@ class Input(Section):
             *device,
             (f"{place}.event_time", self.event_time),
             *((f"{place}.measures.{name}", path) for name, measure in self.measures.items() for path in measure.paths),
+            *(
+                (f"{place}.measures.{name}.where", each.path)
+                for name, measure in self.measures.items()
+                for each in measure.conditions
+            ),
             *((f"{place}.columns.{name}", column.path) for name, column in self.columns.items()),
         )
+
+    def misplaced_paths(self) -> list[str]:
+        """Return a problem for each path that leads around a reading, where records are not cut at a path."""
+        return [
+            f"{setting}: {path!r} is a field around a reading: set {self.place}.array to the path of the readings"
+            for setting, path in self.fields
+            if field_path.parts(path)[0] in {field_path.AROUND, field_path.KEY} and not isinstance(self.array, str)
+        ]
+
+    def conditional_paths(self) -> list[str]:
+        """Return a problem for each field that is a number here and a text or another measure's number there."""
+        place = self.place
+        values = {m.path: f"{place}.measures.{name}" for name, m in self.measures.items() if m.conditions}
+        plain = {
+            path: f"{place}.measures.{name}"
+            for name, m in self.measures.items()
+            if not m.conditions
+            for path in m.paths
+        } | {self.event_time: f"{place}.event_time"}
+        asked = {
+            each.path: f"{place}.measures.{name}.where" for name, m in self.measures.items() for each in m.conditions
+        }
+        return [
+            f"{values[path]}: {path!r} is read as {plain[path]}, too, without a condition"
+            for path in values.keys() & plain.keys()
+        ] + [
+            f"{asked[path]}: {path!r} is read as {(plain | values)[path]}, a number; a condition is about a text"
+            for path in asked.keys() & (plain | values).keys()
+        ]
 
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""

@@ -171,7 +171,12 @@ class Settings(Section):
                 problems += [
                     f"{form.place}.columns: {name!r} is a {what}, too" for what, each in others.items() if name in each
                 ]
-            problems += [*form.shared_paths(), *form.crossing_paths()]
+            problems += [
+                *form.misplaced_paths(),
+                *form.conditional_paths(),
+                *form.shared_paths(),
+                *form.crossing_paths(),
+            ]
         for view in self.views:
             problems += _unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
@@ -205,6 +210,18 @@ class Settings(Section):
             f"{form.place}.format: {form.format} needs a [registry], which has the schemas"
             for form in self.forms
             if self.registry is None and form.traits.needs_registry
+        ]
+        problems += [
+            f"{form.place}.framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+            for form in self.forms
+            if form.framing != "confluent" and form.format != "avro"
+        ]
+        problems += [
+            f"{form.place}.schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
+            "no other framing has them"
+            for form in self.forms
+            if (form.framing == "glue") != bool(form.schema_versions)
+            or (form.framing == "glue" and self.registry is not None)
         ]
         problems += [
             f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
@@ -280,6 +297,10 @@ class Settings(Section):
         """Return settings for each input, with the input as [input] and its topics and subjects; the same for [input]."""
         return (self,) if self.input is not None else tuple(self._alone(form) for form in self.inputs)
 
+    @property
+    def inputs_by_topic(self) -> Mapping[str, Input]:
+        return {topic: each.form for each in self.split() for topic in each.kafka.topics}
+
     def of_topic(self, topic: str) -> Self:
         """Return settings with only the input that a topic has. Settings without the topic give the first input's."""
         return next((each for each in self.split() if topic in each.kafka.topics), self.split()[0])
@@ -308,12 +329,19 @@ class Settings(Section):
     @property
     def has_filter(self) -> bool:
         """Whether a record may be neither admitted nor rejected: an input has a filter, or arrays, which may be empty."""
-        return self.has_arrays or any(form.where is not None for form in self.forms)
+        return self.has_arrays or any(
+            form.where is not None or form.is_long or form.tombstones == "ignore" for form in self.forms
+        )
+
+    @property
+    def has_long_inputs(self) -> bool:
+        """Whether the measures of an input all have conditions."""
+        return any(form.is_long for form in self.forms)
 
     @property
     def has_arrays(self) -> bool:
         """Whether a record may hold several readings."""
-        return any(form.array for form in self.forms)
+        return any(form.is_cut for form in self.forms)
 
     @property
     def pane_ms(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pydantic import ByteSize
 
 from load.judge import arrays as oracle
 from service.admission import arrays
@@ -21,7 +22,7 @@ from service.pipeline.outcome import Outcome
 from service.rejects import delivery
 from service.rejects.fetch import Record
 from service.rejects.reject_log import Coordinates
-from service.settings import parse
+from service.settings import Input, parse
 from tests.unit.test_inputs import document
 
 LIMIT = 8 << 20
@@ -153,7 +154,7 @@ def records(*values: bytes | None, topic: str = "readings", key: bytes | None = 
     )
 
 
-EXPANDER = Expander({"readings": ("input", LIMIT)}, 65_536)
+EXPANDER = Expander({"readings": Input(format="json", array=True, max_array_bytes=ByteSize(LIMIT))}, 65_536)
 
 
 def test_a_record_becomes_its_readings_in_their_order() -> None:

@@ -1,7 +1,12 @@
 """The formats: one class for each name that the settings allow."""
 
+from contextlib import suppress
+from time import process_time
 from typing import get_args
 
+import pytest
+
+from service.admission.arrays import UnreadableArrayError
 from service.admission.formats import FORMATS
 from service.settings import Input
 from service.settings.formats import TRAITS
@@ -19,3 +24,36 @@ def test_a_format_with_schema_ids_keeps_its_schemas_in_files_of_its_own() -> Non
     assert {name for name, suffix in suffixes.items() if suffix} == {name for name, each in TRAITS.items() if each.kind}
     kept = [suffix for suffix in suffixes.values() if suffix]
     assert len(set(kept)) == len(kept)
+
+
+BOMBS = {
+    "lists in one another": b"\x81" * 4_000_000,
+    "endless lists": b"\x9f" * 4_000_000,
+    "a list of 2^63": b"\x9b\x7f" + b"\xff" * 7,
+    "bytes of 2^62": b"\x5b\x3f" + b"\xff" * 7,
+    "a number of 4 MB": b"\x81\xa2\x00\x61a\x02\xc2\x5a\x00\x3d\x09\x00" + b"\xff" * 4_000_000,
+    "a decimal with a huge exponent": b"\x81\xa2\x00\x61a\x02\xc4\x82\x1b\x0f" + b"\xff" * 7 + b"\x01",
+    "a float with a huge exponent": b"\x81\xa2\x00\x61a\x02\xc5\x82\x1b\x0f" + b"\xff" * 7 + b"\x01",
+    "many empty maps": b"\x9f" + b"\xa0" * 1_000_000 + b"\xff",
+    "a list that holds itself": b"\xd8\x1c\x81\xd8\x1d\x00",
+    "brackets": b"[" * 4_000_000,
+    "objects": b"[" + b"{}," * 1_000_000 + b"{}]",
+    "quotes": b'a,b\n"' + b'"' * 4_000_000,
+    "commas": b"," * 4_000_000,
+    "rows": b"a,b\n" + b"1,2\n" * 99_999,
+    "tags": b"m" + b",a=b" * 800_000 + b" f=1",
+    "fields": b"m f=1" + b",f=1" * 800_000,
+    "backslashes": b"m f=" + b"\\" * 4_000_000,
+    "an open text": b'm f="' + b'\\"' * 2_000_000,
+    "lines": b"{}\n" * 99_999,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("name", [name for name, each in TRAITS.items() if each.is_cut])
+def test_no_record_costs_much_or_stops_the_service(name: str, bomb: str) -> None:
+    form = Input.model_validate({"format": name, "max_array_bytes": 8 << 20})
+    begin = process_time()
+    with suppress(UnreadableArrayError):
+        FORMATS[name].cut(BOMBS[bomb], form, 0)
+    assert process_time() - begin < 10

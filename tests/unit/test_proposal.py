@@ -550,3 +550,18 @@ def test_words_of_names() -> None:
     assert words("humid") == ["humid"]
     assert words("PULocationID") == ["pu", "location", "id"]
     assert measure_name(["a", "value"], ["a_value"]) == "a_value_2"
+
+
+def test_a_long_record_gets_a_measure_for_each_name_and_the_settings_are_valid() -> None:
+    kinds = ("temperature", "Rel. Humidity", "it's")
+    made = proposal.propose(
+        readings(metric=lambda n: kinds[n % 3], value=lambda n: n % 50 + n % 3, temp=lambda _: None)
+    )
+    assert "each is a measure of its own" in made.doubts["input.measures"]
+    form = parse(settings(made)).input
+    assert {name: (each.path, each.where) for name, each in form.measures.items()} == {
+        "it_s": ("value", "metric = 'it''s'"),
+        "rel_humidity": ("value", "metric = 'Rel. Humidity'"),
+        "temperature": ("value", "metric = 'temperature'"),
+    }
+    assert form.is_long

@@ -163,7 +163,8 @@ def test_every_problem_is_reported_in_one_message_with_key_value_and_what_is_all
             "quality.every = '100 ms': must be at least 1 s",
             "quality.sample = 0: must be more than 0",
             "quality.suite: unknown key. Remove it or mend its spelling",
-            "input.format = 'xml': must be 'avro', 'json', 'json-schema' or 'protobuf'",
+            "input.format = 'xml': must be 'avro', 'json', 'json-schema', 'protobuf', 'senml', 'senml-cbor', 'ndjson', "
+            "'csv', 'line-protocol' or 'sparkplug-b'",
             "input.event_time_unit = 'ns': must be 'logical', 's', 'ms', 'us' or 'iso'",
             "input.measures: must be a name: lower-case letters, digits and _, a letter first, at most 63",
             "admission.max_delay = '-1 s': must be a number and a unit, one of ms, s, m, min, h, d, such as '10 s'",

@@ -4,14 +4,31 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from service.admission.formats.avro import Avro
+from service.admission.formats.csv_rows import Csv
 from service.admission.formats.format import Format
 from service.admission.formats.json_schema import JsonSchema
+from service.admission.formats.line_protocol import LineProtocol
 from service.admission.formats.messages import Protobuf
+from service.admission.formats.ndjson import Ndjson
 from service.admission.formats.plain_json import Json
+from service.admission.formats.senml import Senml
+from service.admission.formats.senml_cbor import SenmlCbor
+from service.admission.formats.sparkplug_b import SparkplugB
 from service.settings import Input
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
-    {"avro": Avro(), "json": Json(), "json-schema": JsonSchema(), "protobuf": Protobuf()}
+    {
+        "avro": Avro(),
+        "json": Json(),
+        "json-schema": JsonSchema(),
+        "protobuf": Protobuf(),
+        "senml": Senml(),
+        "senml-cbor": SenmlCbor(),
+        "ndjson": Ndjson(),
+        "csv": Csv(),
+        "line-protocol": LineProtocol(),
+        "sparkplug-b": SparkplugB(),
+    }
 )
 
 

@@ -1,4 +1,4 @@
-"""Avro in Confluent's wire format.
+"""Avro behind a header that names its schema (framings.py), or without one.
 
 Every schema in the plan is resolved by Avro's rules to one reader schema, cut down to the fields that the settings map.
 """
@@ -16,8 +16,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from service.admission import avro_types, mapped
 from service.admission.avro_record import AvroRecord, DamagedError
-from service.admission.formats import confluent
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.formats.format import END, Dissected, Format, Plan, Schemas
 from service.admission.registry import record
 from service.errors import SchemaError
@@ -57,15 +56,18 @@ class Avro(Format):
     suffix = "avsc"
 
     def framing(self, plan: Plan) -> Column:
-        return confluent.framing(plan)
+        return framings.of(plan.form).framing(plan)
 
     def record(self, plan: Plan) -> Column:
         reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
-        head, body = confluent.head_of(plan), F.concat(confluent.body(), self.mark())
+        framing = framings.of(plan.form)
+        head, body = framing.head_of(plan), F.concat(framing.body(), self.mark())
         choice: Column | None = None
+        if not framing.size:
+            body = F.when(F.length("value") <= plan.max_bytes, body)
+            return _decoded(body, plan.schemas.schemas[framings.reader_id(plan.form, plan.schemas.schemas)], reader)
         for schema_id, writer in plan.schemas.schemas.items():
-            decoded = from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})
-            matches = confluent.has_id(plan, schema_id, head)
+            decoded, matches = _decoded(body, writer, reader), framing.has_id(plan, schema_id, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
         return choice
@@ -73,11 +75,12 @@ class Avro(Format):
     def mark(self) -> Column:
         return F.xxhash64("value").cast("binary")
 
-    def fields(self, value: bytes, _form: Input, schemas: Schemas) -> Dissected:
-        if stopped := confluent.stopped(value, schemas):
+    def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
+        framing = framings.of(form)
+        if stopped := framing.stopped(value, form, schemas):
             return stopped
-        number = confluent.id_of(value)
-        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=HEADER_BYTES)
+        number = framing.id_of(value, form, schemas) or 0
+        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.size)
         try:
             found = decoder.read()
         except DamagedError as error:
@@ -91,9 +94,9 @@ class Avro(Format):
         return Dissected(found, decoder.spans, number, stop=decoder.at, why=why)
 
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
-        reader = schemas[max(schemas) if form.reader_schema is None else form.reader_schema]
+        reader = schemas[framings.reader_id(form, schemas)]
         writer = avro_types.bounded(schemas[found.schema or 0])
-        used = AvroRecord(value, writer, reader_schema(reader, form), at=HEADER_BYTES)
+        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).size)
         try:
             return replace(found, read=used.read(), problems=tuple(used.problems))
         except DamagedError as error:
@@ -106,9 +109,10 @@ class Avro(Format):
             except UnicodeDecodeError:
                 yield f"{path} is not UTF-8: {text!r}"
 
-    def encode(self, value: bytes, record: Mapping[str, Any], _form: Input, schemas: Schemas) -> bytes:
-        out, number = io.BytesIO(value[:HEADER_BYTES]), confluent.id_of(value)
-        out.seek(HEADER_BYTES)
+    def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
+        framing = framings.of(form)
+        out, number = io.BytesIO(value[: framing.size]), framing.id_of(value, form, schemas) or 0
+        out.seek(framing.size)
         try:
             schema: Any = fastavro.parse_schema(dict(schemas[number]))
             fastavro.schemaless_writer(out, schema, dict(record), strict=True)
@@ -118,7 +122,7 @@ class Avro(Format):
         return out.getvalue()
 
     def refusal(self, found: Dissected) -> str:
-        return confluent.refusal(found) or f"does not fit schema {found.schema}"
+        return framings.refusal(found) or f"does not fit schema {found.schema}"
 
     def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
         parse(schema)
@@ -132,3 +136,7 @@ class Avro(Format):
 
     def stored(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
         return record(schema, place)
+
+
+def _decoded(body: Column, writer: Mapping[str, Any], reader: str) -> Column:
+    return from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})

@@ -13,6 +13,7 @@ from pyspark.sql import Column
 from pyspark.sql import types as t
 
 from service.admission import json_record
+from service.admission.arrays import Cut
 from service.admission.schema_sources import SchemaSet
 from service.settings import Input
 
@@ -99,6 +100,20 @@ class Format(ABC):
     @abstractmethod
     def mark(self) -> Column:
         """Return the value of END in a record that was decoded to its last byte."""
+
+    # Records with several readings.
+
+    def cut(self, value: bytes, _form: Input, _broker_ms: int | None = None) -> Cut:
+        """Return the readings of a record, each a JSON text. Raises UnreadableArrayError.
+
+        Only for inputs with `is_cut`. The number of a reading is part of its place: the cuts must stay the same for ever.
+        `_broker_ms` is the time of the record in Kafka, for readings without a time of their own.
+        """
+        return Cut(value)
+
+    def looks_alike(self, _value: bytes) -> bool:
+        """Whether a record seems to be of this format, for `init`. JSON and what has a header are found otherwise."""
+        return False
 
     # A single record, for people.
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pyspark.sql import Column
 
-from service.admission.formats import confluent
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Plan, Schemas
+from service.admission.formats.framings import CONFLUENT, HEADER_BYTES
 from service.admission.formats.plain_json import Json, json_fields
 from service.settings import Input
 
@@ -21,26 +21,26 @@ class JsonSchema(Json):
     suffix = "jsonschema"
 
     def framing(self, plan: Plan) -> Column:
-        return confluent.framing(plan)
+        return CONFLUENT.framing(plan)
 
     def body(self) -> Column:
-        return confluent.body()
+        return CONFLUENT.body()
 
     def body_of(self, value: bytes, _form: Input) -> bytes:
         return value[HEADER_BYTES:]
 
-    def fields(self, value: bytes, _form: Input, schemas: Schemas) -> Dissected:
-        if stopped := confluent.stopped(value, schemas):
+    def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
+        if stopped := CONFLUENT.stopped(value, form, schemas):
             return stopped
         found = json_fields(value[HEADER_BYTES:])
         stop = None if found.stop is None else found.stop + HEADER_BYTES
-        return replace(found, schema=confluent.id_of(value), stop=stop)
+        return replace(found, schema=CONFLUENT.id_of(value, form, schemas), stop=stop)
 
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
         return value[:HEADER_BYTES] + super().encode(value, record, form, schemas)
 
     def refusal(self, found: Dissected) -> str:
-        return confluent.refusal(found) or super().refusal(found)
+        return framings.refusal(found) or super().refusal(found)
 
     def describes(self, schema: Any, path: Sequence[str]) -> bool:
         """Whether a JSON Schema may have a field; True where it refers to other schemas, which are not read."""

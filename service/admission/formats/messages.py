@@ -9,9 +9,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from service.admission import protobuf
-from service.admission.formats import confluent
-from service.admission.formats.confluent import HEADER_BYTES
+from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Plan, Schemas
+from service.admission.formats.framings import CONFLUENT, HEADER_BYTES
 from service.admission.formats.plain_json import JsonText, json_fields
 from service.settings import Input
 
@@ -22,7 +22,7 @@ class Protobuf(JsonText):
     suffix = "protobuf"
 
     def framing(self, plan: Plan) -> Column:
-        return confluent.framing(plan)
+        return CONFLUENT.framing(plan)
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
         value = F.when(F.length("value") <= plan.max_bytes, F.col("value"))
@@ -30,10 +30,10 @@ class Protobuf(JsonText):
             value = F.when(is_mine, value)
         return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value)
 
-    def fields(self, value: bytes, _form: Input, schemas: Schemas) -> Dissected:
-        if stopped := confluent.stopped(value, schemas):
+    def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
+        if stopped := CONFLUENT.stopped(value, form, schemas):
             return stopped
-        number = confluent.id_of(value)
+        number = _id(value)
         try:
             return Dissected(protobuf.fields(_message(value, schemas)), {}, number)
         except protobuf.UnreadableError as error:
@@ -56,7 +56,7 @@ class Protobuf(JsonText):
         try:
             json_format.ParseDict(record, message)
         except json_format.ParseError as error:
-            msg = f"does not fit schema {confluent.id_of(value)}: {error}"
+            msg = f"does not fit schema {_id(value)}: {error}"
             raise ValueError(msg) from error
         return protobuf.head(value) + bytes(message.SerializeToString())
 
@@ -64,7 +64,7 @@ class Protobuf(JsonText):
         return protobuf.plain(_message(value, schemas))
 
     def refusal(self, found: Dissected) -> str:
-        return confluent.refusal(found) or f"does not fit schema {found.schema}"
+        return framings.refusal(found) or f"does not fit schema {found.schema}"
 
     def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
         protobuf.check(schema)
@@ -73,5 +73,9 @@ class Protobuf(JsonText):
         return protobuf.has_path(protobuf.files_of(schema), path)
 
 
+def _id(value: bytes) -> int:
+    return int.from_bytes(value[1:HEADER_BYTES])
+
+
 def _message(value: bytes, schemas: Schemas) -> Any:
-    return protobuf.parsed(value, protobuf.files_of(schemas[confluent.id_of(value)]))
+    return protobuf.parsed(value, protobuf.files_of(schemas[_id(value)]))

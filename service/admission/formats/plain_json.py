@@ -1,4 +1,4 @@
-"""JSON: one object for each record, or an array of them (service/admission/arrays.py)."""
+"""JSON: one object a record, or several: an array (service/admission/arrays.py), or readings within it (nested.py)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from service.admission import arrays, json_record
+from service.admission import arrays, json_record, nested
 from service.admission.formats.format import CORRUPT, END, TEXT, Dissected, Format, Plan, Schemas
-from service.settings import Input
+from service.settings import Input, field_path
 
 _BLANKS = " \t\n\r"
 _EMPTY_OBJECT = r"^\{[ \t\n\r]*\}$"
@@ -74,10 +74,25 @@ class Json(JsonText):
 
     def body_of(self, value: bytes, form: Input) -> bytes:
         """Return the bytes of the JSON text of a value that decodes."""
-        return arrays.unpacked(value, int(form.max_array_bytes), form.place) if form.array else value
+        return self.cut(value, form).text
+
+    def cut(self, value: bytes, form: Input, _broker_ms: int | None = None) -> arrays.Cut:
+        if not form.array:
+            return arrays.Cut(value)
+        limit = int(form.max_array_bytes)
+        text = arrays.unpacked(value, limit, form.place)
+        if form.array is True:
+            return arrays.Cut(text, arrays.elements(text))
+        return arrays.Cut(text, nested.readings(text, field_path.parts(form.array), limit, form.place))
 
     def fields(self, value: bytes, form: Input, _schemas: Schemas) -> Dissected:
-        return _array(value, form) if form.array else json_fields(value)
+        try:
+            found = self.cut(value, form)
+        except arrays.UnreadableArrayError as error:
+            return Dissected({}, {}, stop=0, why=str(error))
+        if found.readings is None:
+            return json_fields(found.text)
+        return Dissected({}, {}, stop=0, why=f"is an array of {len(found.readings)} readings")
 
     def text_problems(self, texts: Mapping[str, str], value: bytes, form: Input, _schemas: Schemas) -> Iterator[str]:
         # Spark reads half of a character as "?": the service cannot tell the two apart.
@@ -104,15 +119,3 @@ def json_fields(value: bytes) -> Dissected:
     if not isinstance(document, dict):
         return Dissected({}, {}, stop=0, why=f"is {_KINDS[type(document)]} in JSON, expected an object")
     return Dissected(document, {})
-
-
-def _array(value: bytes, form: Input) -> Dissected:
-    """Decode a record that is one reading, and say of another one why it holds no readings."""
-    try:
-        text = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        found = arrays.elements(text)
-    except arrays.UnreadableArrayError as error:
-        return Dissected({}, {}, stop=0, why=str(error))
-    if found is None:
-        return json_fields(text)
-    return Dissected({}, {}, stop=0, why=f"is an array of {len(found)} readings")

@@ -1,0 +1,74 @@
+"""CSV with a header row: each row below it is a reading, its fields by the names of the header.
+
+A text that is a number of JSON is a number, an empty one is null, any other a text. The device id and columns are texts. The
+separator is the one of , ; tab and | that the header has most of. A record that begins with a brace is one reading: a replay
+sends a rejected row as such a record.
+"""
+
+import csv
+import io
+import json
+import re
+
+from service.admission import arrays
+from service.admission.arrays import UNDECODABLE, Cut, UnreadableArrayError
+from service.admission.formats.ndjson import of_lines
+from service.admission.formats.plain_json import Json
+from service.settings import Input, field_path
+
+_SEPARATORS = ",;\t|"
+NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+
+
+class Csv(Json):
+    """A row with more fields than the header is `undecodable` alone; one with fewer lacks the last ones."""
+
+    def cut(self, value: bytes, form: Input, _broker_ms: int | None = None) -> Cut:
+        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
+        if packed.lstrip().startswith(b"{"):
+            return Cut(packed)
+        try:
+            text = packed.decode("utf-8-sig")
+            separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
+            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True) if row]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UnreadableArrayError(UNDECODABLE, f"is no CSV: {error}") from error
+        if not rows or len({*rows[0]}) < len(rows[0]):
+            raise UnreadableArrayError(UNDECODABLE, "is no CSV: it has no header, or one with a name twice")
+        if any(not each.strip() or NUMBER.fullmatch(each.strip()) for each in rows[0]):
+            raise UnreadableArrayError(UNDECODABLE, "its first row is no header: a name is blank or a number")
+        names, texts = [each.strip() for each in rows[0]], texts_of(form)
+        lines = [_object(names, row, texts) for row in rows[1:]]
+        made = of_lines(packed, lines)
+        return made if made.readings is not None else Cut(packed, lines)
+
+    def looks_alike(self, value: bytes) -> bool:
+        lines = value.decode(errors="replace").splitlines()[:3]
+        if len(lines) < 2 or lines[0][:1] in {"", "{", "["}:
+            return False
+        separator = max(_SEPARATORS, key=lines[0].count)
+        header, *rows = csv.reader(lines, delimiter=separator)
+        are_names = not any(map(NUMBER.fullmatch, header))
+        return len(header) > 1 and are_names and all(len(row) == len(header) for row in rows)
+
+
+def texts_of(form: Input) -> set[str]:
+    """Return the fields that are texts, whatever is in them: of the device id and columns."""
+    paths = [form.device_id, *(column.path for column in form.columns.values())]
+    return {field_path.parts(path)[0] for path in paths if not path.startswith("$")}
+
+
+def typed(text: str) -> str:
+    """Return a text as JSON has it: a number, null, or a text."""
+    text = text.strip()
+    return "null" if not text else text if NUMBER.fullmatch(text) else json.dumps(text)
+
+
+def _object(names: list[str], row: list[str], texts: set[str]) -> bytes:
+    if len(row) > len(names):
+        return f"a row of {len(row)} fields below a header of {len(names)}".encode()
+    members = (
+        f"{json.dumps(name)}:{json.dumps(each) if name in texts and each else typed(each)}"
+        for name, each in zip(names, row, strict=False)
+    )
+    return f"{{{','.join(members)}}}".encode()

@@ -1,0 +1,105 @@
+"""InfluxDB's line protocol: a reading on each line, as Telegraf's output writes it.
+
+    weather,site=north temperature=21.5,raining=f 1790000000000000000
+    {"measurement": "weather", "tags": {"site": "north"}, "fields": {"temperature": 21.5, "raining": false}, "timestamp": ...}
+
+The second line is how the settings see the first one. `timestamp` is in ms; the line has nanoseconds. A line without a time has
+that of its record in Kafka. A record that begins with a brace is one reading: a replay sends a rejected line as such a record.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import cast
+
+from service.admission import arrays
+from service.admission.arrays import MAX_READINGS, UNDECODABLE, Cut, UnreadableArrayError
+from service.admission.formats.csv_rows import NUMBER
+from service.admission.formats.ndjson import of_lines
+from service.admission.formats.plain_json import Json
+from service.settings import Input
+
+_KEY = r"(?:\\[^\n]|[^\\,= \n])++"
+_NAME = r"(?:\\[^\n]|[^\\, \n])++"
+_VALUE = r'(?:"(?:\\.|[^"\\])*+"|[^," \\\n]++)'
+_FIELDS = rf"{_KEY}={_VALUE}(?:,{_KEY}={_VALUE})*"
+_LINE = re.compile(
+    rf"(?P<name>{_NAME})(?P<tags>(?:,{_KEY}={_KEY})*) +(?P<fields>{_FIELDS})(?: +(?P<time>-?\d+))?[ \t\r]*(?:\n|\Z)",
+    re.DOTALL | re.ASCII,
+)
+_TAG = re.compile(rf",({_KEY})=({_KEY})", re.DOTALL)
+_FIELD = re.compile(rf",?({_KEY})=({_VALUE})", re.DOTALL)
+_ESCAPE = re.compile(r"\\([,= ])")
+_ESCAPE_IN_NAME = re.compile(r"\\([, ])")
+_LONGEST = 1 << 20
+"""Characters of a line: 100,000 tags take a second."""
+_ESCAPE_IN_TEXT = re.compile(r'\\(["\\])')
+_TRUTH = {
+    **dict.fromkeys(("t", "T", "true", "True", "TRUE"), "true"),
+    **dict.fromkeys(("f", "F", "false", "False", "FALSE"), "false"),
+}
+_BLANKS = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*+")
+
+
+class LineProtocol(Json):
+    """A line that is none is `undecodable` alone. Comments and blank lines are skipped."""
+
+    def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> Cut:
+        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
+        if packed.lstrip().startswith(b"{"):
+            return Cut(packed)
+        try:
+            text = packed.decode()
+        except UnicodeDecodeError as error:
+            raise UnreadableArrayError(UNDECODABLE, f"is not UTF-8, at byte {error.start}") from error
+        return Cut(packed, of_lines(packed, [_reading(each, broker_ms) for each in _lines(text)]).each)
+
+    def looks_alike(self, value: bytes) -> bool:
+        lines = list(islice(_lines(value.decode(errors="replace")), 3))
+        return bool(lines) and value[:1] not in {b"{", b"["} and not any(isinstance(each, str) for each in lines)
+
+
+def _lines(text: str) -> Iterator[re.Match[str] | str]:
+    """Yield each line, as it is where it is none. A text between quotes may go on over several lines."""
+    at, found = 0, 0
+    while (at := cast("re.Match[str]", _BLANKS.match(text, at)).end()) < len(text) and found <= MAX_READINGS:
+        line, end = _LINE.match(text, at, at + _LONGEST), text.find("\n", at)
+        if line is not None and line.end() == at + _LONGEST < len(text):
+            line = None
+        yield text[at : None if end < 0 else end] if line is None else line
+        at = line.end() if line is not None else len(text) if end < 0 else end + 1
+        found += 1
+
+
+def _reading(line: re.Match[str] | str, broker_ms: int | None) -> bytes:
+    """Return a line as JSON; one that no decoder reads for what is no line."""
+    if isinstance(line, str):
+        return b"no line protocol: " + line.encode()
+    match = line
+    fields = [(_plain(key), _value(each)) for key, each in _FIELD.findall(match["fields"])]
+    if not all(each for _, each in fields):
+        return b"no line protocol: " + match[0].encode()
+    tags = {_plain(key): _plain(each) for key, each in _TAG.findall(match["tags"])}
+    members = ",".join(f"{json.dumps(key)}:{each}" for key, each in fields)
+    time = str(broker_ms if broker_ms is not None else "null")
+    if match["time"] is not None:
+        ms, rest = divmod(int(match["time"][:30]), 1_000_000)
+        time = f"{ms}.{rest:06}" if ms >= 0 else str(ms)
+    name = _ESCAPE_IN_NAME.sub(r"\1", match["name"])
+    head = f'{{"measurement":{json.dumps(name)},"tags":{json.dumps(tags)}'
+    return f'{head},"fields":{{{members}}},"timestamp":{time}}}'.encode()
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(r"\1", text)
+
+
+def _value(text: str) -> str:
+    """Return the JSON of a field's value, an empty text for none."""
+    if text.startswith('"'):
+        return json.dumps(_ESCAPE_IN_TEXT.sub(r"\1", text[1:-1]))
+    if text in _TRUTH:
+        return _TRUTH[text]
+    number = text[:-1] if text[-1] in "iu" else text
+    return number if NUMBER.fullmatch(number.removeprefix("+")) and not number.startswith("+") else ""

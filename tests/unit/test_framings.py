@@ -1,0 +1,153 @@
+"""What stands before a record of Avro: every framing's header, without Spark."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message
+
+from service.admission.formats import framings
+from service.commands import dissect, records
+from service.errors import SettingsError
+from service.settings import Input, Settings, parse
+from tests.stream.records import BASE_MS, avro
+
+VERSIONS = {1: "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", 2: "00000000-0000-0000-0000-000000000002"}
+FIRST = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "device_id", "type": "string"},
+        {"name": "event_time", "type": "long"},
+        {"name": "t", "type": "double"},
+    ],
+}
+SECOND = {**FIRST, "fields": [*FIRST["fields"], {"name": "more", "type": "int", "default": 0}]}
+SCHEMAS: dict[int, dict[str, Any]] = {1: FIRST, 2: SECOND}
+
+
+def body(number: int, temperature: float) -> bytes:
+    more = {"more": 7} if number == 2 else {}
+    return avro(1, SCHEMAS[number], device_id="d", event_time=BASE_MS, t=temperature, **more)[5:]
+
+
+# By framing: the header of each schema, and of one that nobody has. Fingerprints are compared elsewhere.
+HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "confluent": (b"\0\0\0\0\1", b"\0\0\0\0\2", b"\0\0\0\0\x09"),
+    "apicurio": (b"\0" * 8 + b"\1", b"\0" * 8 + b"\2", b"\0" * 8 + b"\x09"),
+    "glue": (
+        bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63"),
+        b"\3\0" + b"\0" * 15 + b"\2",
+        b"\3\0" + b"\0" * 15 + b"\x09",
+    ),
+    "single-object": (b"", b"", b"\xc3\1" + b"\0" * 8),
+}
+
+
+def settings(folder: Path, framing: str, **given: Any) -> Settings:
+    (folder / "avro").mkdir(exist_ok=True)
+    for number, schema in SCHEMAS.items():
+        (folder / "avro" / f"{number}.avsc").write_text(json.dumps(schema))
+    versions = (
+        {"schema_versions": {str(number): each for number, each in VERSIONS.items()}} if framing == "glue" else {}
+    )
+    return parse(
+        {
+            "service": {"checkpoint": str(folder / "checkpoint")},
+            "kafka": {"bootstrap": "broker:9092", "topics": ["topic"]},
+            "input": {
+                "schemas": str(folder / "avro"),
+                "framing": framing,
+                "reader_schema": 1,
+                "measures": {"t": "t"},
+                **versions,
+                **given,
+            },
+            "admission": {"max_delay": "1 d", "max_ahead": "1 d"},
+            "views": [{"name": "device", "window": "1 m"}],
+            "redis": {"url": "redis://redis:6379/0"},
+        },
+        where="test",
+    )
+
+
+def header(framing: str, number: int) -> bytes:
+    form = Input.model_validate({"framing": framing, "schema_versions": VERSIONS})
+    made = framings.of(form).header(form, number, SCHEMAS[number])
+    assert made is not None
+    return made
+
+
+def cases(framing: str) -> dict[str, tuple[bytes | None, Any]]:
+    """Value, and the temperature or the reason of its reject, by name."""
+    if framing == "none":
+        return {
+            "a record": (body(1, 1.5), 1.5),
+            "of another schema": (body(2, 2.5), "undecodable"),
+            "cut": (body(1, 1.5)[:-1], "undecodable"),
+            "empty": (b"", "undecodable"),
+            "no value": (None, "undecodable"),
+        }
+    first, second, unknown = header(framing, 1), header(framing, 2), HEADERS[framing][2]
+    return {
+        "of the first": (first + body(1, 1.5), 1.5),
+        "of the second": (second + body(2, 2.5), 2.5),
+        "unknown": (
+            unknown + body(1, 1.5),
+            "unknown_schema" if framing in {"confluent", "apicurio"} else "undecodable",
+        ),
+        "more bytes": (first + body(1, 1.5) + b"\0", "undecodable"),
+        "another framing": (b"\x07" + first[1:] + body(1, 1.5), "undecodable"),
+        "cut in the header": (first[:-1], "undecodable"),
+        "the header alone": (first, "undecodable"),
+        "empty": (b"", "undecodable"),
+        "no value": (None, "undecodable"),
+    }
+
+
+@pytest.mark.parametrize("framing", framings.FRAMINGS)
+def test_each_framing_is_read_without_spark(framing: str, tmp_path: Path) -> None:
+    form = settings(tmp_path, framing).form
+    known = dissect.writers(form)
+    for name, (value, expected) in cases(framing).items():
+        found = dissect.dissect(value, form, known)
+        reason, text = dissect.reason(found, b"k", form)
+        answer = reason or dissect.reading(found, b"k", form).measures["t"]
+        assert answer == expected, (name, answer, text)
+
+
+def test_headers_are_those_of_the_specifications() -> None:
+    for framing in ("confluent", "apicurio", "glue"):
+        assert (header(framing, 1), header(framing, 2)) == HEADERS[framing][:2]
+    # Avro's own test of the fingerprint: "int" is 0x7275d51a3f395c8f, in little-endian order.
+    form = Input.model_validate({"framing": "single-object"})
+    assert framings.of(form).header(form, 1, cast("Any", "int")) == bytes.fromhex("c3018f5c393f1ad57572")
+    assert header("single-object", 1) != header("single-object", 2)
+
+
+@pytest.mark.parametrize("framing", ["confluent", "apicurio", "single-object", "glue"])
+def test_init_recognises_the_framing(framing: str) -> None:
+    class Sample:
+        def value(self) -> bytes:
+            return header(framing, 1) + body(1, 1.5)
+
+    messages = cast("list[Message]", [Sample()])
+    assert records.framing_of(messages) == framing
+    if framing != "glue":
+        assert records.ids(messages, framing, SCHEMAS) == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("framing", "given", "message"),
+    [
+        ("apicurio", {"format": "json", "reader_schema": None}, "input.framing: 'apicurio' is for format = 'avro'"),
+        ("glue", {"schema_versions": {}}, "needs the UUID of each schema id"),
+        ("glue", {"schema_versions": {"1": "x"}}, "'x' is no UUID"),
+        ("confluent", {"schema_versions": {"1": VERSIONS[1]}}, "no other framing has them"),
+    ],
+)
+def test_a_framing_that_cannot_be_read_is_refused(tmp_path: Path, framing: str, given: Any, message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        settings(tmp_path, framing, **given)
+    assert message in str(error.value)
