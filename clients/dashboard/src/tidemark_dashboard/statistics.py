@@ -20,10 +20,18 @@ NAMES: Mapping[str, str] = {
 }
 """The names of statistics whose name in the settings is not that of people; the others have the same one."""
 TIMES = frozenset({"first", "last"})
-WHOLE = frozenset({"count", "distinct"})
+WHOLE = frozenset({"count", "distinct", "resets", "changes"})
 BANDED = frozenset({"mean", "median", "p95", "p99", "first_value", "last_value"})
 """Statistics that lie between min and max."""
 USUAL = "mean"
+UNITS: Mapping[str, str] = {"longest_gap": "s", "coverage": ""}
+BEHIND: Mapping[str, str] = {
+    "rate": "/s",
+    "increase_rate": "/s",
+    "integral": "\u00b7s",
+    "linear_integral": "\u00b7s",
+}
+"""What follows the measure's unit."""
 
 
 def name(statistic: str) -> str:
@@ -39,9 +47,11 @@ def title(statistic: str) -> str:
 
 def unit(statistic: str, of_measure: str) -> str:
     """The unit of a statistic of a measure with this unit, "" where there is none to write."""
-    if statistic in WHOLE or statistic in TIMES:
+    if statistic in UNITS:
+        return UNITS[statistic]
+    if statistic in WHOLE or statistic in TIMES or not of_measure:
         return ""
-    return f"{of_measure}/s" if statistic == "rate" and of_measure else of_measure
+    return of_measure + BEHIND.get(statistic, "")
 
 
 def plotted(view: View) -> list[str]:
