@@ -60,6 +60,12 @@ def of_column(column: Array) -> Blobs:
     return blobs
 
 
+def of_rows(column: Array, rows: Ints | slice) -> Array:
+    """Return some rows of a column; null is an empty list."""
+    taken = column[rows] if isinstance(rows, slice) else column.take(pa.array(rows))
+    return taken.fill_null(b"")
+
+
 def placed(sources: Sequence[Array], rows: Ints, nulls: Bools | None = None) -> Array:
     """Return a column with these rows of all sources, one behind the other, or null."""
     column: Array = pa.concat_arrays(list(sources)).take(pa.array(rows, mask=nulls))

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state import blobs, windows
 from state.columns import Array, Bools, Field, Ints, Keys, array, codes_of, ints, places
 from state.layout import BucketState
+from state.statistics import TRAIL
 
 _Rows = Ints | slice  # a slice copies nothing
 
@@ -61,7 +63,7 @@ class Delta:
 
     Of runs the first column is the row of the device. `names` are the added devices. The added windows have `texts`, their
     dictionaries in the order of `windows.TEXTS`, and `codes`, which index them. `lists` has the columns of lists
-    (state/blobs.py) of the changed windows, then of the added ones: a window's lists change only with its count.
+    (state/blobs.py) of the changed windows, then of the added ones: all but trails change only with a window's count.
     """
 
     runs: Change
@@ -91,7 +93,8 @@ def diff(before: BucketState, after: BucketState) -> Delta | None:
     old_runs = _runs(before.runs, device_row)
     run_row = _run_rows(old_runs[0].numbers, ints(before.runs, "start"), after)
     window_row = windows.rows_of(before.windows, after.windows)
-    changed_windows = _change(_columns(before.windows), _columns(after.windows), window_row)
+    trails = [] if TRAIL not in after.windows.column_names else [array(each.windows[TRAIL]) for each in (before, after)]
+    changed_windows = _change(_columns(before.windows), _columns(after.windows), window_row, trails)
     added = windows.empty()
     if len(changed_windows.added):
         added = windows.compact(after.windows.take(pa.array(changed_windows.added)))
@@ -222,7 +225,8 @@ def _run_rows(device: Ints, start: Ints, after: BucketState) -> Ints:
     return np.where((device >= 0) & (sorted_keys[rows] == wanted), rows, -1)
 
 
-def _change(before: list[_Column], after: list[_Column], row: Ints) -> Change:
+def _change(before: list[_Column], after: list[_Column], row: Ints, lists: Sequence[Array] = ()) -> Change:
+    """`lists` are a column of lists before and after, which may change alone."""
     stays = row >= 0
     stay: _Rows = slice(None) if stays.all() else np.flatnonzero(stays)
     at = row[stay]
@@ -235,6 +239,9 @@ def _change(before: list[_Column], after: list[_Column], row: Ints) -> Change:
         differs |= old.numbers[stay] != new.numbers[to]
         if old.nulls is not None or new.nulls is not None:
             differs |= _nulls(old)[stay] != _nulls(new)[to]
+    if lists:
+        old_lists, new_lists = (blobs.of_rows(each, rows) for each, rows in zip(lists, (stay, to), strict=True))
+        differs |= pc.not_equal(old_lists, new_lists).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(differs)
     origin = rows if isinstance(stay, slice) else stay[rows]
     changed, added = at[rows], np.flatnonzero(~is_old)

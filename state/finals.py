@@ -30,7 +30,7 @@ class Finals:
         kept = sessions.filter(pc.not_equal(sessions["state"], OPEN)) if self.sessions else sessions.slice(0, 0)
         if not kept.num_rows:
             kept = session_schema(()).empty_table()
-        return Changes(kept, status_schema(()).empty_table(), of_views(closed, self.views))
+        return Changes(kept, status_schema(()).empty_table(), windows.with_readings(of_views(closed, self.views)))
 
 
 def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from state import blobs, distinct, moments, quantiles, trails
 from state.columns import Floats, Ints
+from state.rules import EVENT_MS_LIMIT
 
 Values = npt.NDArray[Any]
 
@@ -205,6 +206,18 @@ COLUMNS: Mapping[str, Column] = {
     )
 }
 """In the order in which tables have them, numbers before lists. `count` is readings, `first` and `last` are event times in ms."""
+
+
+def nothing(name: str, size: int) -> Values:
+    """Return a column of no readings: merging it with another one gives the other one."""
+    kind = COLUMNS[name].type
+    if kind == blobs.TYPE:
+        return blobs.split(np.zeros(0, np.int64), np.zeros(size, np.int64))
+    of_none = _OF_NONE.get(name, 0)
+    return np.full(size, of_none, kind.to_pandas_dtype())
+
+
+_OF_NONE: Mapping[str, float] = {"min": np.inf, "max": -np.inf, "first": EVENT_MS_LIMIT, "last": -1}
 
 
 class Kept:

@@ -13,8 +13,13 @@ makes no difference: any order of arrival, with any cuts, gives the same bits as
 A trail is lost when the stream has more than `MOST` readings of it that are not folded, or when a reading comes before one that
 is folded, which admission does not let happen. A lost trail stays lost, and its statistics are absent: no number is wrong.
 
+Where a view carries readings (`carry_for`), a trail also has the last reading before its window, if that still holds when the
+window begins: each part has the last of its readings for the windows that follow (`carried`), and of all of these the latest
+one stays. What lies between it and the first reading of the window counts in the window, of areas the part behind its start.
+
 A trail is kept as integers (state/blobs.py): how long a reading holds at most in ms, 0 for no limit; 1 with a run, 0 without, -1
-if it is lost; the run, as doubles; then event time and value of each other reading.
+if it is lost; the window's start where readings are carried, else 0; the run, as doubles; then event time and value of each
+other reading.
 docs/decisions/0064-trails-of-readings.md compares with other ways.
 """
 
@@ -34,7 +39,7 @@ FOLD_FROM = 16
 """Readings behind the watermark from which they are folded: a run has the bytes of eight readings."""
 
 LOST = -1
-_HEAD, _PAIR = 2, 2
+_HEAD, _PAIR = 3, 2
 LOST_BYTES = 8 * _HEAD
 """Bytes of a lost trail. Any other trail has a reading or a run."""
 _SUMS = ("increase", "area", "line")
@@ -58,13 +63,14 @@ _HIGH, _LOW = slice(_AT["increase"], _AT["line"] + 1), slice(_AT["increase_low"]
 
 @dataclass(frozen=True, slots=True)
 class Trails:
-    """n trails: `hold` and `kind` of each (1 with a run, 0 without, `LOST`), and `runs`, _WIDTH x n doubles.
+    """n trails: `hold`, `kind` (1 with a run, 0 without, `LOST`) and `start` of each, and `runs`, _WIDTH x n doubles.
 
     The readings that are not folded are sorted by trail (`owner`) and `ms`; a trail has one at a time.
     """
 
     hold: Ints
     kind: Ints
+    start: Ints
     runs: Floats
     owner: Ints
     ms: Ints
@@ -78,7 +84,7 @@ class Trails:
         words = np.empty(int(sizes.sum()), np.int64)
         heads = np.cumsum(sizes) - sizes
         is_pair = np.ones(len(words), np.bool_)
-        for number, column in enumerate((self.hold, self.kind)):
+        for number, column in enumerate((self.hold, self.kind, self.start)):
             at = heads[~is_empty] + number
             words[at] = column[~is_empty]
             is_pair[at] = False
@@ -95,8 +101,25 @@ def fold(values: Floats, event_ms: Ints, starts: npt.NDArray[np.intp], counts: I
     # + 0.0 turns -0.0 to 0.0: which of the two is the larger one depends on their order in NumPy.
     once = _once(owner, event_ms, values + 0.0)
     zero = np.zeros(len(starts), np.int64)
-    trails = Trails(zero, zero, np.zeros((_WIDTH, len(starts))), *once)
+    trails = Trails(zero, zero, zero, np.zeros((_WIDTH, len(starts))), *once)
     return trails.pack(np.zeros(len(starts), np.bool_))
+
+
+def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
+    """Return trails without runs as those of windows that begin at `start`, whose readings hold at most `hold_ms`."""
+    trails = unpack(column)
+    hold = np.full(len(column), hold_ms)
+    of_windows = Trails(hold, trails.kind, start, trails.runs, trails.owner, trails.ms, trails.value)
+    return of_windows.pack(np.zeros(len(column), np.bool_))
+
+
+def last(column: Blobs) -> tuple[Blobs, Ints]:
+    """Return trails of the last reading alone, of trails with readings and without runs, and its time."""
+    trails = unpack(column)
+    ends = np.flatnonzero(np.append(trails.owner[1:] != trails.owner[:-1], True))
+    ms, value, zero = trails.ms[ends], trails.value[ends], np.zeros(len(column), np.int64)
+    only = Trails(zero, zero, zero, trails.runs, np.arange(len(column)), ms, value)
+    return only.pack(np.zeros(len(column), np.bool_)), ms
 
 
 def reduce(column: Blobs, heads: Ints) -> Blobs:
@@ -114,6 +137,11 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     owner, ms, value = of_part[parts.owner], parts.ms, parts.value
     order = sorted_by(owner, ms)
     owner, ms, value = _once(owner[order], ms[order], value[order])
+    start = np.maximum.reduceat(parts.start, heads)
+    is_last_before = np.ones(len(owner), np.bool_)
+    is_last_before[:-1] = (owner[1:] != owner[:-1]) | (ms[1:] >= start[owner[1:]])
+    if not is_last_before.all():
+        owner, ms, value = owner[is_last_before], ms[is_last_before], value[is_last_before]
     # A reading that is not after the run would have been inside of it.
     is_before = (kind[owner] == 1) & (ms <= runs[_AT["last"]][owner])
     is_lost = (np.minimum.reduceat(parts.kind, heads) == LOST) | (number_of_runs > 1)
@@ -122,7 +150,7 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     stays = ~is_lost[owner]
     lengths = np.fromiter(map(len, column), np.int64, len(column))
     hold = np.maximum.reduceat(parts.hold, heads)
-    merged = Trails(hold, kind, runs, owner[stays], ms[stays], value[stays])
+    merged = Trails(hold, kind, start, runs, owner[stays], ms[stays], value[stays])
     return merged.pack(np.maximum.reduceat(lengths, heads) == 0)
 
 
@@ -153,6 +181,7 @@ def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:
     some = Trails(
         trails.hold[folded],
         kind[folded],
+        trails.start[folded],
         runs[:, folded],
         place[trails.owner[is_folded]],
         trails.ms[is_folded],
@@ -162,8 +191,13 @@ def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:
     kind[folded] = 1
     kind[is_over] = LOST
     stays = ~is_folded & (kind != LOST)[trails.owner]
-    rest = Trails(trails.hold, kind, runs, trails.owner[stays], trails.ms[stays], trails.value[stays])
+    rest = Trails(trails.hold, kind, trails.start, runs, trails.owner[stays], trails.ms[stays], trails.value[stays])
     return rest.pack(np.fromiter(map(len, column), np.int64, size) == 0)
+
+
+def is_carrying(trail: bytes) -> bool:
+    """Return whether readings are carried into the window of a trail."""
+    return len(trail) > 0 and int(np.frombuffer(trail, "<i8", _HEAD)[-1]) != 0
 
 
 def unpack(column: Blobs) -> Trails:
@@ -171,10 +205,12 @@ def unpack(column: Blobs) -> Trails:
     words, sizes = blobs.join(column)
     size, starts = len(column), np.cumsum(sizes) - sizes
     has = sizes > 0
-    hold, kind = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    hold[has], kind[has] = words[starts[has]], words[starts[has] + 1]
     is_pair = np.ones(len(words), np.bool_)
-    is_pair[starts[has]] = is_pair[starts[has] + 1] = False
+    heads = np.zeros((_HEAD, size), np.int64)
+    for number in range(_HEAD):
+        heads[number, has] = words[starts[has] + number]
+        is_pair[starts[has] + number] = False
+    hold, kind, start = heads
     has_run = kind == 1
     runs = np.zeros((_WIDTH, size))
     at = _of_runs(starts[has_run])
@@ -182,7 +218,7 @@ def unpack(column: Blobs) -> Trails:
     is_pair[at] = False
     pairs = words[is_pair].reshape(-1, _PAIR)
     owner = np.repeat(np.arange(size), (sizes - _HEAD * has - _WIDTH * has_run) // _PAIR)
-    return Trails(hold, kind, runs, owner, pairs[:, 0].copy(), pairs[:, 1].copy().view(np.float64))
+    return Trails(hold, kind, start, runs, owner, pairs[:, 0].copy(), pairs[:, 1].copy().view(np.float64))
 
 
 class Walked:
@@ -219,9 +255,10 @@ class Walked:
 
     @cached_property
     def _after(self) -> Floats:
-        """How long the last reading holds in the window, in ms."""
-        after: Floats = self._end - self["last"]
-        return np.where(self._hold > 0, np.minimum(after, self._hold), after)
+        """How long the last reading holds in the window after it, in ms."""
+        until = np.where(self._hold > 0, np.minimum(self._end, self["last"] + self._hold), self._end)
+        after: Floats = np.maximum(until - np.maximum(self["last"], self._start), 0.0)
+        return after
 
     @property
     def _held(self) -> Floats:
@@ -295,16 +332,23 @@ def _walked(trails: Trails) -> Floats:
     begun, firsts = rows[new], heads[new]
     for name, first in (("first", ms), ("first_value", value), ("last", ms), ("last_value", value)):
         runs[_AT[name], begun] = first[firsts]
-    # Each reading with the one before it; the first one of a trail comes after itself.
+    # Each reading with the one before it; the first one of a trail comes after itself. Areas begin with the window.
     before_ms, before = np.empty(len(ms)), np.empty(len(ms))
     before_ms[1:], before[1:] = ms[:-1], value[:-1]
     before_ms[heads], before[heads] = runs[_AT["last"], rows], runs[_AT["last_value"], rows]
     passed, hold = ms - before_ms, trails.hold[owner]
-    held = np.where(hold > 0, np.minimum(passed, hold), passed)
-    lined = np.where((hold > 0) & (passed > hold), 0.0, passed)
+    begin_ms = np.maximum(before_ms, trails.start[owner])
+    until_ms = np.where(hold > 0, np.minimum(ms, before_ms + hold), ms)
+    held = np.maximum(until_ms - begin_ms, 0.0)
+    lined = np.where((hold > 0) & (passed > hold), 0.0, np.maximum(ms - begin_ms, 0.0))
     step, is_down = value - before, value < before
+    share = np.divide(begin_ms - before_ms, passed, out=np.zeros(len(ms)), where=passed > 0)
     terms = np.stack(
-        (np.where(is_down, np.maximum(value, 0.0), step), before * held, (before * 0.5 + value * 0.5) * lined)
+        (
+            np.where(is_down, np.maximum(value, 0.0), step),
+            before * held,
+            ((before + step * share) * 0.5 + value * 0.5) * lined,
+        )
     )
     _add_in_order(runs, rows, heads, sizes[rows], terms)
     # Whole numbers below 2^53: their sums are exact in any order.

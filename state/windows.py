@@ -73,7 +73,7 @@ _KEY_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEY])
 class Step:
     """Tables of `SCHEMA`.
 
-    open     the windows that the watermark has not passed
+    open     the windows that the watermark has not passed; also those without readings that one is carried into
     changed  the windows, open or closed, that got parts in this step
     closed   the windows that the watermark has passed in this step
     """
@@ -132,15 +132,21 @@ def advance(
     changed = empty()
     if new.num_rows:
         windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
-        changed = compact(windows.filter(pa.array(is_changed)))
+        changed = with_readings(compact(windows.filter(pa.array(is_changed))))
     ends = _ints(windows, "end")
     if ends.max(initial=0) >= ENDLESS_MS and (dropped := _dropped(windows, ends, endless)).any():
         windows, ends = compact(windows.filter(pa.array(~dropped))), ends[~dropped]
     over = ends <= watermark_ms
     if not over.any():
         return Step(windows, changed, empty())
-    closed = compact(windows.filter(pa.array(over)))
+    closed = with_readings(compact(windows.filter(pa.array(over))))
     return Step(compact(windows.filter(pa.array(~over))), changed, closed)
+
+
+def with_readings(windows: pa.Table) -> pa.Table:
+    """Return the windows without those that have only a reading from before their start: see `carry_for` in state/trails.py."""
+    count = _ints(windows, "count")
+    return windows if count.all() else compact(windows.filter(pa.array(count > 0)))
 
 
 def are_endless(windows: pa.Table) -> Bools:

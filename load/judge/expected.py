@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from load.judge.statistics import DEFAULT, plain
+from load.judge.statistics import DEFAULT, Frame, plain
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -47,6 +47,7 @@ class View:
     measures: tuple[str, ...]
     statistics: tuple[str, ...] = DEFAULT
     where: str | None = None
+    carry_ms: int | None = None
 
     @property
     def is_endless(self) -> bool:
@@ -134,8 +135,22 @@ class _Readings(NamedTuple):
     device: NDArray[np.int32]
     event_ms: Integers
     values: Floats
+    key: Integers
     low: NDArray[np.intp]
     high: NDArray[np.intp]
+    carry_ms: int | None
+
+    def frame(self, number: int, start: int, end: int) -> Frame:
+        """The bounds of a window, and the last reading of its key before them, unless that is too old."""
+        low = int(self.low[number])
+        if self.carry_ms is None or not low or self.key[low - 1] != self.key[low]:
+            return Frame(start, end, None, self.carry_ms)
+        at = self.event_ms[low - 1].item()
+        values = [self.values[low - 1].item()]
+        while low > 1 and self.key[low - 2] == self.key[low] and self.event_ms[low - 2] == at:
+            low -= 1
+            values.append(self.values[low - 1].item())
+        return Frame(start, end, (at, max(values)) if start - at <= self.carry_ms else None, self.carry_ms)
 
     def of(self, number: int) -> list[tuple[int, float, str]]:
         """One window's readings."""
@@ -211,8 +226,10 @@ class Windows(Mapping[WindowKey, WindowValue]):
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
         end = key[3] + self._lengths[key[0], key[1]]
         closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
-        kept = part.readings.of(number - part.before) if part.readings is not None else []
-        others = {name: plain(name, kept, key[3], end) for name in part.others}
+        others: dict[str, float | None] = {}
+        if part.readings is not None:
+            kept, frame = part.readings.of(number - part.before), part.readings.frame(number - part.before, key[3], end)
+            others = {name: plain(name, kept, frame) for name in part.others}
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others)
 
     def __iter__(self) -> Iterator[WindowKey]:
@@ -280,7 +297,8 @@ def windows(
                 raw = None
                 if others:
                     device, ms = readings.device[kept], readings.event_ms[kept]
-                    raw = _Readings(readings.names, device, ms, values[has], table.low, table.high)
+                    of = key[kept], table.low, table.high, view.carry_ms
+                    raw = _Readings(readings.names, device, ms, values[has], *of)
                 result.add(view, measure, keys, table, others, raw)
     return result
 

@@ -237,6 +237,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
         step_ms=amount(view.get("slide", length)),
         measures=(EVENTS,) if counts else tuple(measure for measure in measures if measure in chosen),
         where=view.get("where"),
+        carry_ms=amount(view["carry_for"]) if "carry_for" in view else None,
         statistics=tuple(dict.fromkeys((*view.get("statistics", default), "count", "last"))),
     )
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 Reading = tuple[int, float, str]
 """Event time in ms, value and device."""
@@ -68,8 +69,14 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
 }
 """Of at least one reading, in any order; None is "absent"."""
 
-Steps = Sequence[tuple[int, int, float, float]]
-"""Each pair of neighbouring readings: their times in ms and their values."""
+
+class Frame(NamedTuple):
+    """A window in ms; the last reading before it that is carried into it, time and value; how long a reading holds at most."""
+
+    start: int
+    end: int
+    before: tuple[int, float] | None = None
+    hold: int | None = None
 
 
 def _in_order(readings: Sequence[Reading]) -> list[tuple[int, float]]:
@@ -77,56 +84,77 @@ def _in_order(readings: Sequence[Reading]) -> list[tuple[int, float]]:
     return sorted({ms: value for ms, value, _ in sorted(readings)}.items())
 
 
-def _steps(readings: Sequence[Reading]) -> Steps:
-    line = _in_order(readings)
-    return [(a, b, u, v) for (a, u), (b, v) in itertools.pairwise(line)]
+class _Line:
+    """The readings of a window in order, after the one that is carried into it."""
+
+    def __init__(self, readings: Sequence[Reading], frame: Frame) -> None:
+        self.frame = frame
+        self.points = [*([] if frame.before is None else [frame.before]), *_in_order(readings)]
+
+    @property
+    def steps(self) -> list[tuple[int, int, float, float]]:
+        """Each pair of neighbouring readings: their times in ms and their values."""
+        return [(a, b, u, v) for (a, u), (b, v) in itertools.pairwise(self.points)]
+
+    @property
+    def holds(self) -> list[tuple[int, float]]:
+        """For how many ms of the window each value holds."""
+        ends = [*(ms for ms, _ in self.points[1:]), self.frame.end]
+        hold = math.inf if self.frame.hold is None else self.frame.hold
+        return [
+            (int(max(0, min(end, ms + hold) - max(ms, self.frame.start))), value)
+            for (ms, value), end in zip(self.points, ends, strict=True)
+        ]
+
+    @property
+    def lines(self) -> list[tuple[int, float]]:
+        """For how many ms of the window a line between two readings goes, and its mean there."""
+        found = []
+        for a, b, u, v in self.steps:
+            if self.frame.hold is None or b - a <= self.frame.hold:
+                begin = max(a, self.frame.start)
+                found.append((b - begin, (u + (v - u) * ((begin - a) / (b - a))) / 2 + v / 2))
+        return found
 
 
-def _increase(readings: Sequence[Reading]) -> float:
-    return math.fsum(v - u if v >= u else max(v, 0.0) for _, _, u, v in _steps(readings))
+def _increase(line: _Line) -> float:
+    return math.fsum(v - u if v >= u else max(v, 0.0) for _, _, u, v in line.steps)
 
 
-def _increase_rate(readings: Sequence[Reading]) -> float | None:
-    duration_ms = _last(readings) - _first(readings)
-    return _increase(readings) * 1000 / duration_ms if duration_ms else None
+def _increase_rate(line: _Line) -> float | None:
+    duration_ms = line.points[-1][0] - line.points[0][0]
+    return _increase(line) * 1000 / duration_ms if duration_ms else None
 
 
-def _integral(readings: Sequence[Reading], end_ms: int) -> float:
-    """Each value in the seconds until the next reading, the last one until the window's end."""
-    at, value = _in_order(readings)[-1]
-    areas = [u * (b - a) for a, b, u, _ in _steps(readings)]
-    return math.fsum([*areas, value * (end_ms - at)]) / 1000
+def _area(parts: Sequence[tuple[int, float]]) -> float:
+    return math.fsum(ms * value for ms, value in parts)
 
 
-def _linear_integral(readings: Sequence[Reading]) -> float:
-    return math.fsum((u / 2 + v / 2) * (b - a) for a, b, u, v in _steps(readings)) / 1000
+def _linear_mean(line: _Line) -> float:
+    lined_ms = sum(ms for ms, _ in line.lines)
+    return _area(line.lines) / lined_ms if lined_ms else line.points[-1][1]
 
 
-def _linear_mean(readings: Sequence[Reading]) -> float:
-    duration_ms = _last(readings) - _first(readings)
-    return _linear_integral(readings) / duration_ms * 1000 if duration_ms else _in_order(readings)[0][1]
-
-
-ORDERED: Mapping[str, Callable[[Sequence[Reading], int, int], float | None]] = {
-    "increase": lambda readings, start, end: _increase(readings),
-    "increase_rate": lambda readings, start, end: _increase_rate(readings),
-    "resets": lambda readings, start, end: sum(v < u for _, _, u, v in _steps(readings)),
-    "changes": lambda readings, start, end: sum(v != u for _, _, u, v in _steps(readings)),
-    "longest_gap": lambda readings, start, end: max((b - a for a, b, _, _ in _steps(readings)), default=0) / 1000,
-    "time_weighted_mean": lambda readings, start, end: _integral(readings, end) / (end - _first(readings)) * 1000,
-    "integral": lambda readings, start, end: _integral(readings, end),
-    "linear_mean": lambda readings, start, end: _linear_mean(readings),
-    "linear_integral": lambda readings, start, end: _linear_integral(readings),
-    "coverage": lambda readings, start, end: (end - _first(readings)) / (end - start),
+ORDERED: Mapping[str, Callable[[_Line], float | None]] = {
+    "increase": _increase,
+    "increase_rate": _increase_rate,
+    "resets": lambda line: sum(v < u for _, _, u, v in line.steps),
+    "changes": lambda line: sum(v != u for _, _, u, v in line.steps),
+    "longest_gap": lambda line: max((b - a for a, b, _, _ in line.steps), default=0) / 1000,
+    "time_weighted_mean": lambda line: _area(line.holds) / sum(ms for ms, _ in line.holds),
+    "integral": lambda line: _area(line.holds) / 1000,
+    "linear_mean": _linear_mean,
+    "linear_integral": lambda line: _area(line.lines) / 1000,
+    "coverage": lambda line: sum(ms for ms, _ in line.holds) / (line.frame.end - line.frame.start),
 }
-"""Of at least one reading of one device, in any order, in a window from `start` to `end` in ms."""
+"""Of at least one reading of one device in a window."""
 
 ALL = (*PLAIN, *ORDERED)
 
 
-def plain(name: str, readings: Sequence[Reading], start_ms: int, end_ms: int) -> float | None:
-    """Return a statistic of a window's readings, at least one; None is "absent"."""
-    return PLAIN[name](readings) if name in PLAIN else ORDERED[name](readings, start_ms, end_ms)
+def plain(name: str, readings: Sequence[Reading], frame: Frame) -> float | None:
+    """Return a statistic of a window's readings, at least one, in any order; None is "absent"."""
+    return PLAIN[name](readings) if name in PLAIN else ORDERED[name](_Line(readings, frame))
 
 
 _SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}

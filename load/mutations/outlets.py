@@ -111,7 +111,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/outlets/silence.py",
-                "                keep[row] = bool(is_merged[row]) or content != known.content\n",
+                "                keep[row] = bool(is_merged[row]) or contents[row] != known.content\n",
                 "                keep[row] = True\n",
             ),
         ),

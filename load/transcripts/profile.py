@@ -78,6 +78,14 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     },
     {"name": "every", "by": ["site"], "window": "1 m", "measures": ["temperature"], "statistics": [*DEFAULT, *OTHERS]},
     {"name": "order", "by": ["device"], "window": "1 m", "measures": ["temperature"], "statistics": list(ORDERED)},
+    {
+        "name": "carry",
+        "by": ["device"],
+        "window": "1 m",
+        "measures": ["temperature"],
+        "statistics": list(ORDERED),
+        "carry_for": "90 s",
+    },
 )
 KEPT = "kept"
 """The view whose windows go to the outlet."""

@@ -48,7 +48,8 @@ def without_revision(output: Output) -> Output:
 
 def content(fields: Fields) -> object:
     """Return the content of a window or session. If it changes after silence has closed it, the value is revised."""
-    return fields["count"], fields.get("last")
+    carried = tuple(fields.get(name) for name in ("increase", "integral", "longest_gap"))  # from before the window
+    return fields["count"], fields.get("last"), carried
 
 
 def _but(fields: Fields, name: str) -> Fields:

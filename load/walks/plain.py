@@ -23,7 +23,7 @@ from functools import cache
 
 from load.judge.expected import View, key_text
 from load.judge.predicates import Predicate
-from load.judge.statistics import NEEDS, plain
+from load.judge.statistics import NEEDS, Frame, plain
 from load.judge.versions import Versions
 
 MAX_DELAY_MS, MAX_AHEAD_MS, IDLE_AFTER_MS = 30_000, 5_000, 5_000
@@ -449,9 +449,8 @@ def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int
 
 
 def _shown(start: int, window: _Window) -> Fields:
-    numbers = {
-        name: plain(name, window.readings, start, window.end) for name in window.names if NEEDS[name] <= window.kept
-    }
+    frame = Frame(start, window.end)
+    numbers = {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
     fields: Fields = {name: number for name, number in numbers.items() if number is not None}
     complete_from = window.mark if window.begun is None else window.begun
     return {

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from service.admission.decode import OTHER
 from service.reference.attributes import DEVICE
 from service.settings import View
+from state import trails
 from state.columns import factorise
-from state.statistics import COLUMNS, Columns, Taken, columns_of
+from state.statistics import COLUMNS, TRAIL, Columns, Taken, columns_of, nothing
 
 ALL = "all"
 NONE = "(none)"
@@ -120,13 +121,34 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
     group, start = by.of[panes.code], panes.start
     columns: Columns = {name: panes.columns[name] for name in columns_of((*view.statistics, "first"))}
     step, many = view.step_ms, view.window_ms // view.step_ms
-    if many > 1:
+    carry_ms = view.carry_for_ms if TRAIL in columns else None
+    if many > 1 or carry_ms is not None:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
         group, start, columns = _merge(group, start - start % step, columns)
+    following = None if carry_ms is None else _following(group, start, columns, step, carry_ms)
+    if many > 1:
         back = np.repeat(np.arange(many) * step, len(start))
         group, start = np.tile(group, many), np.tile(start, many) - back
         columns = {name: np.tile(values, many) for name, values in columns.items()}
+    if following is not None and carry_ms is not None:
+        own = {**columns, TRAIL: trails.held(columns[TRAIL], start, carry_ms)}
+        columns = {name: np.concatenate((values, following.columns[name])) for name, values in own.items()}
+        group, start = np.concatenate((group, following.code)), np.concatenate((start, following.start))
     return _merge(group, start - start % step, columns)
+
+
+def _following(group: NDArray[Any], start: NDArray[np.int64], columns: Columns, step: int, carry_ms: int) -> Panes:
+    """Return a row without readings for each window after a step that its last reading is carried into."""
+    lists, last_ms = trails.last(columns[TRAIL])
+    ahead = np.repeat(np.arange(1, (carry_ms + step - 1) // step + 1) * step, len(start))
+    many = len(ahead) // max(1, len(start))
+    starts, lasts = np.tile(start, many) + ahead, np.tile(last_ms, many)
+    # A reading holds in a window that begins `carry_ms` after it: the step from it to the window's first reading counts there.
+    chosen = np.flatnonzero(starts <= lasts + carry_ms)
+    starts = starts[chosen]
+    carried = {name: nothing(name, len(starts)) for name in columns}
+    carried[TRAIL] = trails.held(np.tile(lists, many)[chosen], starts, carry_ms)
+    return Panes(np.tile(group, many)[chosen], starts, carried)
 
 
 def _merge(

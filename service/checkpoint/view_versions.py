@@ -130,7 +130,7 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
             measures = _measures(settings, wanted)
             added = [] if wanted.is_endless else [n for n in measures if n not in _measures(settings, same, every=True)]
             incomplete = {name: ms for name, ms in same.incomplete.items() if name in measures}
-            incomplete |= dict.fromkeys(added, newest_ms + 1)
+            incomplete |= dict.fromkeys(added, newest_ms + 1 + (wanted.carry_for_ms or 0))
             if following is same and serving is not None:
                 views.append(serving)
             version = _version(settings, wanted, same.name, is_next=same.is_next, incomplete=incomplete)
@@ -139,7 +139,9 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
         last[wanted.name] = number = last.get(wanted.name, 0) + 1
         name = wanted.name if number == 1 else f"{wanted.name}@{number}"
         # A view without windows has no past: it says itself since when it has all readings.
-        incomplete = {} if wanted.is_endless else dict.fromkeys(_measures(settings, wanted), newest_ms + 1)
+        # A window that begins later lacks no reading, not even one that is carried into it.
+        whole_from_ms = newest_ms + 1 + (wanted.carry_for_ms or 0)
+        incomplete = {} if wanted.is_endless else dict.fromkeys(_measures(settings, wanted), whole_from_ms)
         if serving is not None:
             views.append(serving)
         views.append(_version(settings, wanted, name, is_next=serving is not None, incomplete=incomplete))

@@ -11,6 +11,7 @@ call or the next start stores it before anything else. A delivery leaves out wha
 
 import base64
 import json
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +26,12 @@ from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
 from state import codec
 from state.layout import MERGED, Changes
+from state.statistics import TRAIL
+from state.trails import is_carrying
 
 NAME = f"{FOLDER}/silence"
 Key = tuple[Any, ...]
+_END_BITS = 44
 _CONTENT = {WINDOW_KEY: ("end", "count"), SESSION_KEY: ("last", "count")}
 
 
@@ -94,7 +98,7 @@ class Silence:
         tables = []
         for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
             keys = _keys(table, key)
-            contents = list(zip(*(table[name].to_pylist() for name in _CONTENT[key]), strict=True)) if keys else []
+            contents = _contents(table, key) if keys else []
             is_new = [k not in known or known[k].content != c for k, c in zip(keys, contents, strict=True)]
             revisions = [known[k].revision + 1 if k in known else 0 for k in keys]
             for k, content, revision, new in zip(keys, contents, revisions, is_new, strict=True):
@@ -149,12 +153,12 @@ class Silence:
             if "state" in table.column_names and table.num_rows:
                 is_merged = np.asarray(pc.equal(table["state"], MERGED).to_numpy(zero_copy_only=False), np.bool_)
                 keep &= ~is_merged
+            contents = _contents(table, key) if self.known.keys() & set(keys) else []
             for row, k in enumerate(keys):
                 known = self.known.get(k)
                 if known is None:
                     continue
-                content = tuple(table[name][row].as_py() for name in _CONTENT[key])
-                keep[row] = bool(is_merged[row]) or content != known.content
+                keep[row] = bool(is_merged[row]) or contents[row] != known.content
                 revisions[row] = known.revision + 1
                 self._passed[1].add(k)
             tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
@@ -182,6 +186,15 @@ def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:
     if not table.num_rows:
         return []
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _contents(table: pa.Table, key: Key) -> list[tuple[int, int]]:
+    """Return what identifies the content of each row. What is carried into a window changes without its count."""
+    contents = list(zip(*(table[name].to_pylist() for name in _CONTENT[key]), strict=True))
+    if TRAIL not in table.column_names:
+        return contents
+    carried = [zlib.crc32(trail) if is_carrying(trail) else 0 for trail in table[TRAIL].fill_null(b"").to_pylist()]
+    return [(end + (crc << _END_BITS), count) for (end, count), crc in zip(contents, carried, strict=True)]
 
 
 def _with_revision(table: pa.Table, revisions: Any) -> pa.Table:

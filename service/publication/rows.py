@@ -21,7 +21,7 @@ from service.settings import Sessions, View, ViewVersion
 from state import blobs
 from state.columns import TOTALS
 from state.layout import CLOSED
-from state.statistics import COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, Totals
+from state.statistics import COLUMNS, ORDERED, SESSION_STATISTICS, STATISTICS, Kept, Totals
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]
@@ -168,6 +168,9 @@ def window_rows(
         shared["since"] = since
     if is_partly:
         shared["partly"] = True
+    if any(view.carry_for_ms is not None for view in views):
+        # What is carried into a window changes without its count.
+        shared["equal"] = [name for name in ORDERED if name in fields]
     if begun is not None:
         pairs = zip(columns["view"].to_pylist(), columns["measure"].to_pylist(), strict=True)
         fields["complete_from"] = texts(decimal(pa.array([begun.get(pair, 0) for pair in pairs], pa.int64())))

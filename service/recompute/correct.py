@@ -155,7 +155,8 @@ class Correction:
         anchors = _anchors(closed_sink.session_starts(settings, first), first)
         gaps = _gaps(all_folded.runs, settings.sessions.gap_ms)
         from_ms = {device: anchors.get(device, ms - gaps[device]) for device, ms in first.items()}
-        needed_ms = min([*all_folded.windows["start"].to_pylist(), *from_ms.values()])
+        carried_ms = max(engine.carries(settings).values(), default=0)
+        needed_ms = max(0, min([*(ints(all_folded.windows, "start") - carried_ms).tolist(), *from_ms.values()]))
         read = self._read(needed_ms, late.plain(earlier.filter(pc.greater_equal(earlier["event_ms"], needed_ms))))
         whole_ms = read.whole_from_ms
         base = engine.targeted(run, read.admitted, all_folded.windows, from_ms)
@@ -176,7 +177,7 @@ class Correction:
 
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
-        complete = windows.filter(pc.greater_equal(windows["start"], whole_ms))
+        complete = windows.filter(pa.array(engine.are_whole(windows, whole_ms, engine.carries(self._settings))))
         self._report.unrecoverable["windows"] += windows.num_rows - complete.num_rows
         values = self._job.write(complete, sessions)
         if values is None:

@@ -31,7 +31,7 @@ from service.reference.attributes import Attributes
 from service.row_schemas import CHANGES, OUTPUT, PARTS, RUNS
 from service.settings import Settings
 from state import codec, history, reader, runs, windows
-from state.columns import Ints, ints
+from state.columns import Bools, Ints, ints
 from state.history import Payload
 from state.late_sessions import only as only_devices
 from state.layout import Changes, status_schema
@@ -126,13 +126,33 @@ def closed_values(
     if only is not None and (only.sessions is None or not only.windows):
         partials = partials.where(F.col("kind") == (PARTS if only.sessions is None else RUNS))
     alive = {view.name: watermark_ms - view.retain_ms for view in run.settings.closing_views}
-    step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive, only)
+    step = _Closed(sessions.rules(run.settings), watermark_ms, whole_from_ms, alive, only, carries(run.settings))
     unrecoverable = Observation()
     changes = partials.sortWithinPartitions("bucket", "first", "kind", "payload").mapInArrow(
         step, "windows bigint, sessions bigint, kind tinyint, payload binary"
     )
     counted = changes.observe(unrecoverable, F.sum("windows").alias("windows"), F.sum("sessions").alias("sessions"))
     return Closed(counted.select("kind", "payload"), unrecoverable)
+
+
+def carries(settings: Settings) -> dict[str, int]:
+    """Return by view for how long its readings are carried into windows behind them, in ms."""
+    return {view.name: view.carry_for_ms for view in settings.closing_views if view.carry_for_ms is not None}
+
+
+def are_whole(table: pa.Table, whole_from_ms: int, carries: Mapping[str, int]) -> Bools:
+    """Return which windows lack no reading, not even one that is carried into them, if all from a time on are known."""
+    start = ints(table, "start")
+    if not carries or whole_from_ms <= 0:
+        return start >= whole_from_ms
+    carry_ms = np.array([carries.get(view, 0) for view in table["view"].to_pylist()], np.int64)
+    whole: Bools = start - carry_ms >= whole_from_ms
+    return whole
+
+
+def whole_from_ms(from_ms: int, settings: Settings) -> int:
+    """Return the start from which windows of all views are whole, if all readings from a time on are known."""
+    return from_ms + max(carries(settings).values(), default=0) if from_ms > 0 else from_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +172,7 @@ class _Present:
         names = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
         length = np.array([self.lengths_ms.get(pair, -1) for pair in names], np.int64)
         is_served = ints(table, "end") - ints(table, "start") == length
-        return windows.compact(table.filter(pa.array(is_served)))
+        return windows.with_readings(windows.compact(table.filter(pa.array(is_served))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +187,7 @@ class _Closed:
     whole_from_ms: int
     alive: Mapping[str, int]
     only: Chosen | None = None
+    carries: Mapping[str, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch), strict=True))
@@ -176,9 +197,12 @@ class _Closed:
             payloads = (_payload(first, kind, payload) for _, first, kind, payload in group)
             for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules, span, known):
                 living = self._chosen(each.windows)
-                whole = windows.compact(living.filter(pa.array(ints(living, "start") >= self.whole_from_ms)))
+                whole = windows.compact(living.filter(pa.array(self._are_whole(living))))
                 changes = Changes(each.sessions, status_schema(()).empty_table(), whole)
                 yield _changes(changes, windows=living.num_rows - whole.num_rows, sessions=each.unrecoverable)
+
+    def _are_whole(self, table: pa.Table) -> Bools:
+        return are_whole(table, self.whole_from_ms, self.carries)
 
     def _chosen(self, table: pa.Table) -> pa.Table:
         if self.only is None or not self.only.expired:
@@ -217,8 +241,11 @@ class Partials:
 
 
 def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
-    """The event time at which the last window of each reading ends."""
-    ends = [event_ms // view.step_ms * view.step_ms + view.window_ms for view in settings.closing_views]
+    """The event time at which the last window of each reading ends, also of those that it is carried into."""
+    ends = [
+        (event_ms + (view.carry_for_ms or 0)) // view.step_ms * view.step_ms + view.window_ms
+        for view in settings.closing_views
+    ]
     latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
     return latest
 
@@ -255,10 +282,12 @@ def targeted(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms
 
 
 def _near(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> DataFrame:
-    """Return the admitted readings in a pane of a target window, or of a device since its time in `from_ms`."""
-    step = run.settings.pane_ms
-    spans = set(zip(targets["start"].to_pylist(), targets["end"].to_pylist(), strict=True))
-    panes = sorted({pane for start, end in spans for pane in range(start // step, -(-end // step))})
+    """Return the admitted readings in a pane of a target window, or carried into it, or of a device since its time."""
+    step, carried = run.settings.pane_ms, carries(run.settings)
+    spans = set(zip(*(targets[name].to_pylist() for name in ("view", "start", "end")), strict=True))
+    panes = sorted(
+        {pane for view, start, end in spans for pane in range((start - carried.get(view, 0)) // step, -(-end // step))}
+    )
     at = run.spark.createDataFrame(pa.table({"near_pane": pa.array(panes, pa.int64())}))
     since = run.spark.createDataFrame(
         pa.table({"near_device": list(from_ms), "near_from": pa.array(from_ms.values(), pa.int64())})

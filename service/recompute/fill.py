@@ -94,7 +94,8 @@ class Filler:
         pass_ = job.parts(run, records, (from_ms, until_ms), decided, rate, oldest_first=False, rest=self._job.rest)
         for span, read in pass_:
             windows += self._write(run, read, views, span, sink).windows
-            begins_ms = max(begins_ms, read.whole_from_ms if read.whole_from_ms > span[0] else 0)
+            whole_from_ms = engine.whole_from_ms(read.whole_from_ms, settings)
+            begins_ms = max(begins_ms, whole_from_ms if whole_from_ms > span[0] else 0)
             lacking.update(dict.fromkeys(read.lacking))
             if self._job.is_ending:
                 return {}
@@ -117,7 +118,10 @@ class Filler:
     def _write(self, run: Recomputation, read: Part, views: Sequence[ViewVersion], span: Span, sink: Sink) -> Outcome:
         """Publish the windows that begin in a span of event time, of what was read for them."""
         only = {
-            (view.name, measure): (max(span[0], read.whole_from_ms), min(span[1], ms))
+            (view.name, measure): (
+                max(span[0], engine.whole_from_ms(read.whole_from_ms, run.settings)),
+                min(span[1], ms),
+            )
             for view in views
             for measure, ms in view.incomplete.items()
         }

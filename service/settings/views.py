@@ -17,6 +17,9 @@ EVENTS = "events"
 
 _DEVICE = "device"
 
+MOST_CARRIED = 60
+"""Steps of a window over which readings are carried: each is a row of the state for each device."""
+
 NO_WINDOW = "none"
 """`window = "none"`: one value of each key since the view began."""
 
@@ -46,6 +49,10 @@ class View(Section):
     """A SQL predicate; readings that do not meet it are not in the view. Default: none."""
     statistics: tuple[str, ...] = statistics.DEFAULT
     """Statistics of schemas/redis.md to compute. count and last are always there."""
+    carry_for_ms: Positive | None = Field(default=None, alias="carry_for", examples=["2 h"])
+    """How long a reading holds at most in statistics of order, also in the windows that follow. Each step of it costs as much
+    as one more step of the window. Default: a reading holds until the next one or its window's end.
+    """
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
     after its end: `check` warns of a shorter time.
@@ -89,6 +96,21 @@ class View(Section):
             msg = (
                 f"statistics: {', '.join(ordered)} of a view {of}; they follow the order of one device's readings in a window: "
                 f'set by = ["{_DEVICE}"] and a window with an end, or remove them'
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _carries_over_few_steps(self) -> Self:
+        if self.carry_for_ms is None:
+            return self
+        if not any(name in statistics.ORDERED for name in self.statistics):
+            msg = f"carry_for: of no statistic that follows the order of readings; these are {', '.join(statistics.ORDERED)}"
+            raise ValueError(msg)
+        if self.carry_for_ms > MOST_CARRIED * self.step_ms:
+            msg = (
+                f"carry_for {format_duration(self.carry_for_ms)} is more than {MOST_CARRIED} times "
+                f"{format_duration(self.step_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
             )
             raise ValueError(msg)
         return self
@@ -148,7 +170,7 @@ class View(Section):
     @property
     def identity(self) -> tuple[object, ...]:
         """The properties that all windows of one name in keys share. A view with another identity is another version."""
-        return self.by, self.window_ms, self.step_ms, self.where
+        return self.by, self.window_ms, self.step_ms, self.where, self.carry_for_ms
 
 
 class ViewVersion(View):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
@@ -31,7 +32,9 @@ from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Settings, View
+from state import blobs, trails
 from state import windows as windows_module
+from state.columns import array
 from state.rules import ENDLESS_MS
 from tests.outputs import (
     MINUTE,
@@ -628,6 +631,34 @@ def test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows(ta
     fields = target.read()
     assert (fields["count"], fields["closed_by"], fields["revision"]) == ("3", "watermark", "2")
     assert target.write(7, window([1.0, 2.0, 3.0, 4.0])).refused_final == 1
+    assert contract.check(target.client, target.prefix) == []
+
+
+def carrying(before: float) -> pa.RecordBatch:
+    """A window with one reading of 5.0, and with a reading 10 s before its start."""
+    table = window_table([("device_1m", "d1", T0, [5.0])], ["increase"])
+    one, start = np.ones(1, np.int64), np.array([T0])
+    earlier = trails.fold(np.array([before]), start - 10_000, np.zeros(1, np.intp), one)
+    both = [trails.held(each, start, 60_000) for each in (blobs.of_column(array(table["trail"])), earlier)]
+    number = table.schema.get_field_index("trail")
+    return changed(table.set_column(number, table.schema.field(number), pa.array(trails.pair(*both), blobs.TYPE)))
+
+
+def test_a_window_whose_carried_reading_changes_is_written_with_the_same_count(target: Target) -> None:
+    view = View(name="device_1m", by=("device",), window="1 m", statistics=["increase"], carry_for="1 m")
+    target.settings = target.settings.model_copy(update={"views": (view,)})
+    target.write(1, carrying(1.0))
+    target.sink(1).progress()
+    assert (target.read()["count"], target.read()["increase"]) == ("1", "4")
+    target.write(2, carrying(2.0))
+    assert (target.read()["increase"], target.read()["revision"]) == ("3", "0")
+    target.sink(2).progress()
+    idle(target, T0 + MINUTE, 2)
+    again = target.write(3, carrying(2.0))
+    assert (again.written, again.unchanged, target.read()["closed_by"]) == (0, 1, "idle"), "it says the same"
+    assert target.write(4, carrying(3.0)).written == 1
+    fields = target.read()
+    assert (fields["count"], fields["increase"], fields["closed_by"], fields["revision"]) == ("1", "2", "", "1")
     assert contract.check(target.client, target.prefix) == []
 
 

@@ -10,17 +10,25 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from load.judge.statistics import ORDERED, plain, tolerance
+from load.judge.statistics import ORDERED, Frame, plain, tolerance
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
 from service.aggregation.screen import Screen
+from service.outlets.outbox import Outbox, Scope
+from service.outlets.outlet import Position
+from service.outlets.silence import Silence
 from service.publication.rows import window_rows
+from service.recompute import engine
 from service.redis.keys import Keys
 from service.row_schemas import PARTS
 from service.settings import View
-from state import codec, windows
+from service.spark.files import Local
+from state import codec, history, windows
+from state.columns import ints
 from state.delta import apply, diff
-from state.layout import empty_state
+from state.finals import Finals
+from state.history import Payload
+from state.layout import empty_state, session_schema
 from state.rules import Rules
 from state.statistics import DEFAULT, STATISTICS, columns_of
 from state.trails import MOST
@@ -82,8 +90,11 @@ def plainly(readings, of, *, at=None):
     by_name = {view.name: view for view in of}
 
     def value_of(name, place, group):
-        start = BASE_MS + place[2]
-        return plain(name, group, start, start + by_name[place[0]].window_ms)
+        start, view = BASE_MS + place[2], by_name[place[0]]
+        before = {ms: max(v for d, at, v in readings if (d, at) == (place[1], ms)) for d, ms, _ in readings
+                  if d == place[1] and 0 < place[2] - ms <= (view.carry_for_ms or 0)}  # fmt: skip
+        carried = (BASE_MS + max(before), before[max(before)]) if before else None
+        return plain(name, group, Frame(start, start + view.window_ms, carried, view.carry_for_ms))
 
     return {
         place: {
@@ -178,15 +189,17 @@ def test_a_recomputation_with_other_cuts_and_in_another_order_publishes_the_same
 
 
 in_time = st.lists(
-    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 59_999), st.floats(-1e3, 1e3)), min_size=1, max_size=150
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 59_999), st.floats(-1e3, 1e3)), min_size=1, max_size=100
 )
 
 
 @examples(60)
-@hypothesis.given(in_time, st.integers(0, 9_000), st.randoms())
-def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(readings, delay_ms, rng):
-    """Windows that slide, in batches with a watermark each, which closes and folds; by deltas, as the state is stored."""
-    of = [View(name="one", by=("device",), window=20_000, slide=10_000, statistics=tuple(ORDERED))]
+@hypothesis.given(in_time, st.integers(0, 9_000), st.none() | st.integers(1, 45_000), st.booleans(), st.randoms())
+def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(readings, delay_ms, carry_ms, slides, rng):
+    """In batches with a watermark each, which closes and folds; by deltas, as the state is stored."""
+    carried = {} if carry_ms is None else {"carry_for": carry_ms}
+    length = {"window": 20_000, "slide": 10_000} if slides else {"window": 10_000}
+    of = [View(name="one", by=("device",), statistics=tuple(ORDERED), **length, **carried)]
     arrival = sorted(readings, key=lambda reading: reading[1] + rng.randint(0, delay_ms))
     cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 8)))})
 
@@ -205,8 +218,9 @@ def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(rea
         if delta is not None:
             again = apply(before, codec.decode_delta(codec.encode_delta(delta)))
             assert again.windows.to_pylist() == state.windows.to_pylist()
-    assert shown == text(windows.advance(windows.empty(), folded(readings, of), 0).open)
-    assert_same(published(windows.advance(windows.empty(), folded(readings, of), 0).open, of), plainly(readings, of))
+    whole = windows.advance(windows.empty(), folded(readings, of), 0).changed
+    assert shown == text(whole)
+    assert_same(published(whole, of), plainly(readings, of))
 
 
 def test_what_no_view_has_is_neither_folded_nor_kept_nor_written():
@@ -263,3 +277,103 @@ def test_an_unknown_statistic_is_refused_and_count_and_last_are_always_there():
         View(name="v", window="1 m", statistics=["avg"])
     assert View(name="v", window="1 m", statistics=["max", "mean"]).statistics == ("count", "mean", "max", "last")
     assert View(name="v", window="1 m").statistics == DEFAULT
+
+
+def carrying(**fields):
+    """A view that carries readings over 25 s into windows of 10 s."""
+    fields = {"by": ("device",), "window": 10_000, "statistics": tuple(ORDERED), "carry_for": 25_000, **fields}
+    return View(name="one", **fields)
+
+
+@examples(30)
+@hypothesis.given(in_time, st.randoms())
+def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(readings, rng):
+    of, cut = [carrying()], rng.randint(0, len(readings))
+    shuffled = rng.sample(readings, len(readings))
+    tasks = [table for some in (shuffled[:cut], shuffled[cut:]) if some for table in folded(some, of)]
+    payloads = sorted(
+        (Payload(int(ints(part, "first").min()), parts=part) for part in tasks), key=lambda each: each.first_ms
+    )
+    closed = [each.windows for each in history.closed(payloads, BASE_MS + 90_000, 0, RULES)]
+    assert_same(published(windows.concat(closed), of), plainly(readings, of))
+    assert sum(each.num_rows for each in closed) == len(plainly(readings, of))
+
+
+@examples(30)
+@hypothesis.given(in_time, st.randoms())
+def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(readings, rng):
+    of = [carrying(window=20_000, slide=10_000)]
+    late = rng.sample(readings, rng.randint(1, len(readings)))
+    in_place = list(readings)
+    for each in late:
+        in_place.remove(each)
+    targets = windows.advance(windows.empty(), folded(late, of), engine.NEVER_MS).open
+    base = windows.empty()
+    if in_place:
+        base = windows.advance(
+            base, [windows.only(part, targets) for part in folded(in_place, of)], engine.NEVER_MS
+        ).open
+    expected, corrected = plainly(readings, of), published(engine.with_late(base, targets), of)
+    assert_same(corrected, {place: expected[place] for place in corrected})
+    before = plainly(in_place, of)
+    assert {place for place, fields in expected.items() if fields != before.get(place)} <= corrected.keys()
+
+
+def test_a_window_without_readings_is_kept_for_what_it_carries_and_never_shown():
+    of = [carrying()]
+    first = windows.advance(windows.empty(), folded([("a", 9_000, 5.0)], of), BASE_MS)
+    assert [row["start"] - BASE_MS for row in first.changed.to_pylist()] == [0]
+    assert [row["start"] - BASE_MS for row in first.open.to_pylist()] == [0, 10_000, 20_000, 30_000]
+    second = windows.advance(first.open, folded([("a", 31_000, 8.0)], of), BASE_MS + 20_000)
+    assert [row["start"] - BASE_MS for row in second.closed.to_pylist()] == [0]
+    (shown,) = published(second.changed, of).values()
+    assert (shown["count"], shown["increase"], shown["longest_gap"], shown["integral"]) == (1, 3, 22, 5 + 8 * 9)
+    assert [row["count"] for row in second.open.to_pylist() if row["start"] == BASE_MS + 20_000] == [0]
+    third = windows.advance(second.open, [], BASE_MS + 90_000)
+    assert (third.open.num_rows, [row["start"] - BASE_MS for row in third.closed.to_pylist()]) == (0, [30_000])
+
+
+def test_a_view_that_carries_nothing_has_no_row_for_it():
+    (part,) = folded([("a", 9_000, 5.0)], [View(name="one", by=("device",), window=10_000, statistics=("increase",))])
+    assert part.num_rows == 1
+
+
+def test_a_window_is_whole_when_no_reading_that_is_carried_into_it_can_be_missing():
+    (part,) = folded([("a", 9_000, 5.0)], [carrying()])
+    assert engine.are_whole(part, BASE_MS + 5_000, {"one": 25_000}).tolist() == [False, False, False, True]
+    assert engine.are_whole(part, BASE_MS + 5_000, {}).tolist() == [False, True, True, True]
+    assert engine.are_whole(part, 0, {"one": 25_000}).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"statistics": ("mean",)}, "carry_for: of no statistic that follows the order of readings"),
+        ({"carry_for": 601_000}, "carry_for 601 s is more than 60 times 10 s"),
+        ({"carry_for": 0}, "carry_for"),
+    ],
+)
+def test_carry_for_is_of_statistics_of_order_and_bounded(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        carrying(**fields)
+    assert carrying().identity != carrying(carry_for=20_000).identity
+
+
+def test_a_window_that_silence_closed_leaves_again_when_what_it_carries_changes(tmp_path):
+    of, asked = [carrying()], Finals(frozenset({"one"}))
+    silence = Silence(Outbox(Local(tmp_path)))
+    (tmp_path / "outlets").mkdir()
+    before = windows.advance(
+        windows.empty(), folded([("a", 2_000, 5.0), ("a", 31_000, 8.0), ("b", 31_000, 1.0)], of), 0
+    )
+    nothing = session_schema(()).empty_table()
+    entry = silence.close(Position(1, 3), asked.of(nothing, before.open), Scope({}))
+    assert entry is not None
+    # Windows that only have what is carried into them do not leave.
+    assert codec.unpack_changes(entry[1]).windows.num_rows == 3
+    after = windows.advance(before.open, folded([("a", 9_000, 6.0)], of), BASE_MS + 90_000)
+    left = silence.final(4, asked.of(nothing, after.closed)).windows.to_pylist()
+    assert sorted((row["key"], row["start"] - BASE_MS, row["count"], row["revision"]) for row in left) == [
+        ("a", 0, 2, 1),
+        ("a", 30_000, 1, 1),
+    ]
