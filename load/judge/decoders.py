@@ -27,12 +27,12 @@ UNDECODABLE = "undecodable"
 UNKNOWN_SCHEMA = "unknown_schema"
 BLANKS = " \t\n\v\f\r"
 """What is cut off at both ends of a time, and makes no device id."""
-UNITS = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001")}
+UNITS = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001"), "ns": Decimal("0.000001")}
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# As Spark has it: a zone only after seconds, and up to 18 hours.
-_ZONE = r"(Z|[+-]((0\d|1[0-7]):?[0-5]\d|18:?00))?"
-_ISO = re.compile(rf"\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?{_ZONE})?", re.ASCII)
+_CLOCK = r"(?:\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?|\d{4}(?:\d\d(?:[.,]\d+)?)?)"
+_ISO = re.compile(rf"(\d{{4}}-\d\d-\d\d|\d{{8}})[Tt ]({_CLOCK})(?: ?(\S[^\[]*)(?:\[[\w/+:-]+\])?)?", re.ASCII)
+_OFFSET = re.compile(r"([+-](?:(?:0\d|1[0-7])(?::?[0-5]\d)?|18(?::?00)?))(?: [A-Z]{3,5})?")
 _LOGICAL = {"timestamp-millis": "ms", "timestamp-micros": "us"}
 _WIDTHS = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _HEADER_BYTES = 5
@@ -256,7 +256,7 @@ def to_ms(value: object, unit: str) -> int | None:
             raise RejectedError(UNDECODABLE)
         return _iso_ms(value.strip(BLANKS))
     if type(value) is int:
-        return value if unit == "ms" else value * 1000 if unit == "s" else value // 1000
+        return value * 1000 if unit == "s" else value // {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
     if value in _NOT_FINITE:
         value = float(str(value))
     if type(value) is float and math.isinf(value):  # JSON's 1e400 is beyond all times
@@ -340,10 +340,17 @@ def _writes_back(schema: Any, record: Any, data: bytes) -> bool:
 
 
 def _iso_ms(text: str) -> int | None:
-    if not _ISO.fullmatch(text):
+    found = _ISO.fullmatch(text)
+    if found is None:
         return None
+    date, clock, zone = found.groups(default="Z")
+    if zone not in {"Z", "z", "UTC", "GMT"}:
+        offset = _OFFSET.fullmatch(zone)
+        if offset is None:
+            return None
+        zone = offset[1]
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(f"{date}T{clock}{zone if zone[0] in '+-' else ''}")
     except ValueError:
         return None
     if moment.tzinfo is None:

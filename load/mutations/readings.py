@@ -77,6 +77,36 @@ MUTATIONS = (
         ("tests/stream/test_filters.py::test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name",),
     ),
     Mutation(
+        "a-text-is-no-value",
+        "a text that is no number is taken for no value",
+        "the reading is admitted without the measure, and nobody sees it",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/numbers.py",
+                "<> '' THEN double('NaN') END",
+                "<> '' THEN NULL END",
+            ),
+        ),
+        (
+            "tests/stream/test_text_numbers.py::test_a_text_is_a_number_or_no_value_or_rejects_the_record_by_its_measure",
+        ),
+    ),
+    Mutation(
+        "parts-are-not-escaped",
+        "parts of a device id are joined as they are",
+        "two devices become one: a/b and c, a and b/c",
+        ("P4",),
+        (
+            Edit(
+                "service/admission/decode.py",
+                "map(_escaped, parts))",
+                "parts)",
+            ),
+        ),
+        ("tests/stream/test_sources.py::test_both_decoders_give_the_answer_that_was_computed_by_hand",),
+    ),
+    Mutation(
         "any-text-is-a-path",
         "a text with an operator is the path of a field that no record has",
         "all readings are admitted without the measure, and nobody sees it",
@@ -84,7 +114,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/settings/input.py",
-                'value = {"path": value} if field_path.is_plain(value) else {"expression": value}',
+                'value = {"path": value} if is_path else {"expression": value}',
                 'value = {"path": f"`{value}`"}',
             ),
         ),

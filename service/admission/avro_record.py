@@ -260,7 +260,8 @@ def _logical(value: Any, schema: Any) -> Any:
         return value
     try:
         if logical in avro_types.TIMESTAMPS and _kind(schema) == "long":
-            return (_EPOCH + value * _TICKS[logical.rpartition("-")[2]]).replace(tzinfo=UTC)
+            at = _EPOCH + value * _TICKS[logical.rpartition("-")[2]]
+            return at if logical.startswith("local-") else at.replace(tzinfo=UTC)
         if logical == "date" and _kind(schema) == "int":
             return date(1970, 1, 1) + timedelta(days=value)
         if logical == "decimal" and isinstance(value, bytes):

@@ -24,6 +24,8 @@ FAULT, DETAIL = "$fault", "$fault_detail"
 """The columns with the reason why a record holds no readings, and its detail; null for a reading."""
 CARRIED = ("$counted",)
 """Columns that each reading has from its record, where records have them: readings.COUNTED."""
+HEADERS = ("headers",)
+"""The column that is carried, too, where a value comes from a header."""
 BATCH_BYTES = 64 << 20
 """Bytes of records that Spark hands to Python at once, and one record."""
 _COLUMNS = ("key", "topic", "partition", "offset", "timestamp")
@@ -56,7 +58,7 @@ def expand(records: DataFrame, settings: Settings) -> DataFrame:
     forms = {topic: each.form for each in settings.split() if each.form.is_cut for topic in each.kafka.topics}
     # Without this limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
     records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
-    carried = tuple(name for name in CARRIED if name in records.columns)
+    carried = tuple(name for name in CARRIED if name in records.columns) + HEADERS * settings.needs_headers
     names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else []), *carried]
     schema = t.StructType([*_SCHEMA, *(records.schema[name] for name in carried)])
     return records.select(*names).mapInArrow(Expander(forms, int(settings.admission.max_bytes), carried), schema)

@@ -7,8 +7,9 @@ A field that is null makes the value null, as in SQL: the reading lacks the meas
 division by 0) becomes NaN, which admission rejects, unless the expression may be null by intent: CASE, IF, NULLIF, NULL.
 """
 
+from collections.abc import Collection
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -16,6 +17,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from service.admission import numbers
 from service.errors import SettingsError
 from service.settings import Measure, Settings, field_path
 
@@ -39,14 +41,22 @@ def check(spark: SparkSession, settings: Settings) -> None:
                 )
 
 
-def value(measure: Measure, record: str) -> Column:
-    """Return the value of a measure with an expression, a double, from the fields of the column `record`."""
+def value(measure: Measure, record: str, texts: Collection[str] = ()) -> Column:
+    """Return the value of a measure with an expression, a double, from the fields of the column `record`.
+
+    Of the fields in `texts` it reads the numbers; a text that is no number makes the value NaN.
+    """
     parsed = measure.parsed
 
     def double(path: str) -> str:
-        return f"CAST({field_path.sql(path, record)} AS DOUBLE)"
+        field = field_path.sql(path, record)
+        return numbers.sql(field) if path in texts else f"CAST({field} AS DOUBLE)"
 
     computed = F.expr(parsed.sql(double))
+    if texts:
+        # Spark takes NaN for the largest number: a CASE would make a number of it.
+        is_none = reduce(or_, (F.isnan(F.expr(double(path))) for path in sorted(texts)))
+        computed = F.when(F.coalesce(is_none, F.lit(False)), F.lit(float("nan"))).otherwise(computed)
     if parsed.may_leave_out:
         return computed
     has_all = reduce(and_, (F.expr(double(path)).isNotNull() for path in parsed.fields))

@@ -33,8 +33,7 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
 
     Each measure is in a column MEASURE + name, and each of the record's `columns` in a column COLUMN + name.
     """
-    decoded, decoders, names = _decoded(records, settings, schemas)
-    types = [decoded.schema[name].dataType for name in names]
+    decoded, decoders = _decoded(records, settings, schemas)
 
     def of_all(part: Callable[[Decoder], dict[str, Column]], wanted: Sequence[str], prefix: str) -> list[Column]:
         parts = [part(each) for each in decoders]
@@ -49,11 +48,12 @@ def add(records: DataFrame, settings: Settings, schemas: SchemaSets, columns: Se
         "framing",
         *expansion.columns(settings),
         *[name for name in expansion.CARRIED if name in records.columns],
+        *(expansion.HEADERS if settings.needs_headers else []),
         *([_INPUT] if len(decoders) > 1 else []),
         F.unix_millis("timestamp").alias("broker_ms"),
         choose([each.decoded() for each in decoders]).alias("decoded"),
         choose([each.device() for each in decoders]).alias("device"),
-        choose([each.event_ms(_struct(kind)) for each, kind in zip(decoders, types, strict=True)]).alias("event_ms"),
+        choose([each.event_ms() for each in decoders]).alias("event_ms"),
         *([choose([each.is_listed() for each in decoders]).alias(LISTED)] if settings.has_long_inputs else []),
         *of_all(Decoder.measures, settings.measures, MEASURE),
         *of_all(Decoder.columns, columns, COLUMN),
@@ -73,11 +73,11 @@ class FieldCount:
 
 def field_counts(records: DataFrame, settings: Settings, schemas: SchemaSets) -> list[FieldCount]:
     """Count the records of a sample that have each mapped field, by the decoders of the stream."""
-    frame, decoders, _ = _decoded(expansion.expand(records, settings), settings, schemas)
+    frame, decoders = _decoded(expansion.expand(records, settings), settings, schemas)
     for n, each in enumerate(decoders):
         is_mine = F.lit(True) if len(decoders) == 1 else F.col(_INPUT) == n
         frame = frame.select("*", is_mine.alias(f"mine_{n}"), (is_mine & each.decoded()).alias(f"whole_{n}"))
-    fields = [(n, setting, path) for n, form in enumerate(settings.forms) for setting, path in form.fields]
+    fields = [(n, setting, path) for n, form in enumerate(settings.forms) for setting, path in form.sources]
     has = [(F.col(f"whole_{n}") & decoders[n].has(path)).alias(str(place)) for place, (n, _, path) in enumerate(fields)]
     rows = frame.select(*(f"{of}_{n}" for n in range(len(decoders)) for of in ("mine", "whole")), *has).toArrow()
 
@@ -90,11 +90,14 @@ def field_counts(records: DataFrame, settings: Settings, schemas: SchemaSets) ->
     ]
 
 
-def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tuple[DataFrame, list[Decoder], list[str]]:
-    """Return Kafka records with `framing` and the decoded record of each input, the decoders, and the records' columns."""
+def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tuple[DataFrame, list[Decoder]]:
+    """Return Kafka records with `framing` and the decoded record of each input, and the decoders."""
     forms, max_bytes = settings.forms, settings.admission.max_bytes
     names = ["record"] if len(forms) == 1 else [f"record_{n}" for n in range(len(forms))]
-    decoders = [Decoder(form, max_bytes, schemas[form.place], name) for form, name in zip(forms, names, strict=True)]
+    decoders = [
+        Decoder(each.form, max_bytes, schemas[each.form.place], name, each.kafka.topics)
+        for each, name in zip(settings.split(), names, strict=True)
+    ]
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
     for n, (each, name) in enumerate(zip(decoders, names, strict=True)):
@@ -108,7 +111,9 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
             for n, (each, name) in enumerate(zip(decoders, names, strict=True))
         ],
     )
-    return decoded, decoders, names
+    for each, name in zip(decoders, names, strict=True):
+        each.record_type = _struct(decoded.schema[name].dataType)
+    return decoded, decoders
 
 
 def choose(choices: Sequence[Column | None]) -> Column:

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from service.admission import long_format, mapped
-from service.settings import RECORD_KEY, Input, field_path
+from service.admission import long_format, mapped, numbers
+from service.settings import Input, field_path
 
 SHOWN = 80
 """The longest value that is quoted, in characters."""
+_JSON_BLANKS = " \t\n\r"
 _LEVELS, _DIGITS, _NAME = 1_000, 1_000, 50_000
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 4 * _LEVELS))  # for json, which recurs into each level
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]|[+-]INF\b|\+Infinity\b', re.DOTALL)
@@ -45,14 +46,7 @@ class Object(dict[str, Any]):
 
 def value_of(text: str) -> Any:
     """Return the value of a JSON text. Raises ValueError; a JSONDecodeError has the place."""
-    tokens = [each for each in _TOKENS.finditer(text) if each[0][0] != '"']
-    depth = deepest = 0
-    for token in tokens:
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        deepest = max(deepest, depth)
-    if deepest > _LEVELS:
-        msg = f"is not JSON: {deepest} levels, limit {_LEVELS}"
-        raise ValueError(msg)
+    tokens = _require_levels(text)
     try:
         return _loaded(text)
     except json.JSONDecodeError:
@@ -63,6 +57,17 @@ def value_of(text: str) -> Any:
             name = "-Infinity" if token[0][0] == "-" else "Infinity"
             text = text[: token.start()] + name + text[token.end() :]
         return _loaded(text)
+
+
+def first_value(text: str) -> Any:
+    """Return the value at the begin of a text, by the rules of Spark's try_parse_json. Raises ValueError."""
+    text = text.lstrip(_JSON_BLANKS)
+    value, end = _STRICT.raw_decode(text)
+    if isinstance(value, int | float) and text[end : end + 1] not in ("", *_JSON_BLANKS):
+        msg = "is not JSON: a number with letters behind it"
+        raise ValueError(msg)
+    _require_levels(text[:end])
+    return value
 
 
 def as_number(value: Any) -> float | None:
@@ -86,20 +91,39 @@ def wrong_types(record: Mapping[str, Any], form: Input) -> Iterator[str]:
             if place != path:
                 yield f"{place} = {quoted(value)}: expected an object, to read {path}"
             elif not _is_number(value):
-                yield f"{path} = {quoted(value)}: expected a number"
+                yield f"{path} = {quoted(value)}: expected a number{_hint(value, form)}"
     yield from long_format.wrong_values(form, partial(at, record), quoted)
-    columns = dict.fromkeys(column.path for column in form.columns.values())
-    device = [] if form.device_id == RECORD_KEY else [form.device_id]
-    times = [form.event_time] if form.event_time_unit == "iso" else []
-    for path in (*columns, *times, *device):
+    columns, device = dict.fromkeys(form.column_fields), form.device_fields
+    times = form.time_fields if form.event_time_unit == "iso" or form.text_numbers else ()
+    for path in dict.fromkeys((*columns, *times, *device, *form.text_fields)):
         for place, value in _every(record, path):
             if place != path:
                 yield f"{place} = {quoted(value)}: expected an object, to read {path}"
         value = at(record, path)  # of a text the last value counts alone
-        if path in columns and not isinstance(value, bool) and not _is_device(value):
-            yield f"{path} = {quoted(value)}: expected text, a whole number of 64 bits, true or false"
-        elif path in device and not _is_device(value):
-            yield f"{path} = {quoted(value)}: expected text, or a whole number of 64 bits"
+        roles = [is_column for is_column, paths in ((True, columns), (False, device)) if path in paths]
+        yield from list(filter(None, (wrong_text(path, value, is_column=each) for each in roles)))[:1]
+
+
+def _hint(value: Any, form: Input) -> str:
+    """Return the setting that reads a number in a text, or a truth value."""
+    text = (
+        value
+        if isinstance(value, str)
+        else {True: "true", False: "false"}.get(value)
+        if isinstance(value, bool)
+        else None
+    )
+    number = None if text is None else numbers.of_text(text)
+    return f" ({form.place}.text_numbers = true reads it)" if number is not None and math.isfinite(number) else ""
+
+
+def wrong_text(path: str, value: Any, *, is_column: bool) -> str:
+    """Return why a value of JSON cannot be a column, or a part of a device id; "" for one that can."""
+    if is_column and not isinstance(value, bool) and not _is_device(value):
+        return f"{path} = {quoted(value)}: expected text, a whole number of 64 bits, true or false"
+    if not is_column and not _is_device(value):
+        return f"{path} = {quoted(value)}: expected text, or a whole number of 64 bits"
+    return ""
 
 
 def at(record: Any, path: str) -> Any:
@@ -116,6 +140,19 @@ def quoted(value: Any, most: int = SHOWN) -> str:
     except (TypeError, ValueError, RecursionError):
         text = str(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
+def _require_levels(text: str) -> list[re.Match[str]]:
+    """Return the tokens of a text that are no strings. Raises ValueError for too many levels."""
+    tokens = [each for each in _TOKENS.finditer(text) if each[0][0] != '"']
+    depth = deepest = 0
+    for token in tokens:
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        deepest = max(deepest, depth)
+    if deepest > _LEVELS:
+        msg = f"is not JSON: {deepest} levels, limit {_LEVELS}"
+        raise ValueError(msg)
+    return tokens
 
 
 def _loaded(text: str) -> Any:
@@ -135,6 +172,19 @@ def _object(pairs: list[tuple[str, Any]]) -> Object:
     return Object(pairs)
 
 
+def _once(pairs: list[tuple[str, Any]]) -> Object:
+    found = _object(pairs)
+    if len(found) < len(pairs):
+        msg = "is not JSON: a name twice in one object"
+        raise ValueError(msg)
+    return found
+
+
+def _not_finite(name: str) -> Any:
+    msg = f"is not JSON: {name}"
+    raise ValueError(msg)
+
+
 def _integer(text: str) -> int:
     return int(_checked(text))
 
@@ -148,6 +198,12 @@ def _checked(text: str) -> str:
         msg = f"is not JSON: a number of {digits} digits, limit {_DIGITS}"
         raise ValueError(msg)
     return text
+
+
+_STRICT = json.JSONDecoder(
+    parse_constant=_not_finite, parse_int=_integer, parse_float=_fraction, object_pairs_hook=_once
+)
+"""Decodes as VariantBuilder does: no NaN, and no name twice."""
 
 
 def _is_number(value: Any) -> bool:

@@ -34,7 +34,7 @@ def are_numbers(form: Input, text: Callable[[str], Column], kind: Callable[[str]
     """Whether the values of JSON whose conditions hold are numbers; never null. None for an input without conditions."""
     by_path = dict[str, Column]()
     for measure in form.measures.values():
-        if measure.conditions:
+        if measure.conditions and measure.path not in form.text_fields:
             here = holds(measure, text, kind)
             by_path[measure.path] = by_path[measure.path] | here if measure.path in by_path else here
     parts = []
@@ -62,7 +62,7 @@ def is_listed_in(form: Input, at: Callable[[str], Any]) -> bool:
 def wrong_values(form: Input, at: Callable[[str], Any], quoted: Callable[[Any], str]) -> Iterator[str]:
     """Yield a line for each value of JSON that is no number, although a condition of its measure holds."""
     paths = {each.path for each in form.measures.values() if each.conditions and holds_for(each, at)}
-    for path in sorted(paths):
+    for path in sorted(paths - set(form.text_fields)):
         value = at(path)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             yield f"{path} = {quoted(value)}: expected a number"

@@ -37,7 +37,7 @@ _WELL_KNOWN = frozenset(
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
 _TIMESTAMP = "google.protobuf.Timestamp"
-_EXPONENTS = {"s": "e-6", "ms": "e-3", "us": ""}
+_EXPONENTS = {"s": "e-6", "ms": "e-3", "us": "", "ns": "e3"}
 _WRAPPERS = "google.protobuf."
 
 File = tuple[str, str]

@@ -236,7 +236,7 @@ def _is_tombstone(form: Input) -> Column:
 
 
 def _no_device(form: Input) -> Column:
-    return F.lit(f"{form.device_id}: missing or blank")
+    return F.lit(f"{form.device_text}: missing or blank")
 
 
 def _no_time(form: Input) -> Column:

@@ -11,7 +11,7 @@ from service.admission.formats.avro import reader_schema
 from service.admission.schema_sources import load_set, schema_source
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Settings, field_path
+from service.settings import Input, Settings, field_path, source
 from service.spark import session
 
 _TIMES = frozenset({"int", "long", "float", "double"})
@@ -75,17 +75,24 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
 
 def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:
     place = form.place
-    if form.device_id != RECORD_KEY:
-        yield _fits(f"{place}.device_id", form.device_id, reader, {"string", "enum", "int", "long"})
-    others = {"logical": set(), "iso": {"string"}}.get(form.event_time_unit, _TIMES)
-    yield _fits(f"{place}.event_time", form.event_time, reader, avro_types.TIMESTAMPS | others)
+    for path in form.device_fields:
+        yield _fits(f"{place}.device_id", path, reader, {"string", "enum", "int", "long"})
+    others = {"logical": set(), "iso": {"string"}}.get(form.event_time_unit, _TIMES | {"string"})
+    if form.time_field is not None:
+        nanos = {"timestamp-nanos"} if form.event_time_unit == "ns" else set()
+        stamps = avro_types.TIMESTAMPS if form.event_time_part is None else set()
+        yield _fits(f"{place}.event_time", form.time_field, reader, stamps | others | nanos)
+    if form.event_time_part is not None:
+        yield _fits(f"{place}.event_time_part", form.event_time_part, reader, others)
     for name, measure in form.measures.items():
-        for path in measure.paths:
-            yield _fits(f"{place}.measures.{name}", path, reader, avro_types.NUMBERS)
+        for path in filter(source.in_record, measure.paths):
+            expected = avro_types.NUMBERS | {"string", "boolean"} | ({"enum"} if measure.values else set())
+            yield _fits(f"{place}.measures.{name}", path, reader, expected)
         for each in measure.conditions:
             yield _fits(f"{place}.measures.{name}.where", each.path, reader, _TEXTS)
     for name, column in form.columns.items():
-        yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
+        if source.in_record(column.path):
+            yield _fits(f"{place}.columns.{name}", column.path, reader, _TEXTS)
 
 
 def _fits(key: str, path: str, reader: dict[str, Any], expected: Set[str]) -> Line:

@@ -155,7 +155,8 @@ def plan(settings: Settings) -> Iterator[Line]:
     folder = snapshot_folder(spark, settings.service.checkpoint) if settings.reference is not None else None
     attributes = in_use(folder, ()) if folder is not None else None
     known = load_schemas(settings)
-    builder.build(source.stream(spark, settings.kafka), settings, attributes, 1, schemas=known)
+    records = source.stream(spark, settings.kafka, headers=settings.needs_headers)
+    builder.build(records, settings, attributes, 1, schemas=known)
     yield ok("plan", "Spark accepts the query")
     for each in settings.split():
         if each.form.traits.compared_by == "schemas":

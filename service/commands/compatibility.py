@@ -20,9 +20,10 @@ from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
 from service.commands.explain import TIME_FORMS
 from service.commands.finding import Line, failed, ok
+from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError, TidemarkError
 from service.printing import counted
-from service.settings import RECORD_KEY, Input, Settings, field_path
+from service.settings import Input, Settings, field_path, source
 from service.spark import session
 from service.spark.internals import jvm
 
@@ -118,7 +119,7 @@ def _problems(settings: Settings, record: Dissected) -> Iterator[str]:
     if record.problems:
         yield from record.problems
         return
-    reason, text = dissect.reason(record, b"any key", form)
+    reason, text = dissect.reason(record, Metadata(b"any key"), form)
     if reason == "no_device":
         text = f"{form.device_id} is missing or null: expected a device id"
     elif reason == "no_time":
@@ -173,19 +174,19 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
     there = {field["name"] for field in schema["fields"]} | {
         alias for field in schema["fields"] for alias in field.get("aliases", ())
     }
-    needed = {f"{form.place}.event_time": form.event_time}
-    if form.device_id != RECORD_KEY:
-        needed[f"{form.place}.device_id"] = form.device_id
-    for key, path in needed.items():
+    needed = [(f"{form.place}.event_time", form.time_field)] if form.time_field is not None else []
+    needed += [(f"{form.place}.device_id", path) for path in form.device_fields]
+    for key, path in needed:
         if field_path.parts(path)[0] not in there:
             what = f"it lacks {path}: none of its records can be admitted"
             yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
     for name, measure in form.measures.items():
-        if absent := [path for path in measure.paths if field_path.parts(path)[0] not in there]:
+        fields = filter(source.in_record, measure.paths)
+        if absent := [path for path in fields if field_path.parts(path)[0] not in there]:
             what = f"it lacks {' and '.join(absent)}: its readings do not have this measure"
             yield Line(f"{file}: {form.place}.measures.{name}", "warn", what, "So it must be, or keep the field")
     for name, column in form.columns.items():
-        if field_path.parts(column.path)[0] not in there:
+        if source.in_record(column.path) and field_path.parts(column.path)[0] not in there:
             what = f"it lacks {column.path}: the column is (none) in its readings"
             yield Line(f"{file}: {form.place}.columns.{name}", "warn", what, "So it must be, or keep the field")
 

@@ -13,19 +13,22 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from service.admission import decode, device_ids, formats, json_record, long_format
+from service.admission import decode, device_ids, formats, json_record, long_format, numbers, times
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
+from service.commands.metadata import Metadata
 from service.errors import SchemaError
-from service.settings import RECORD_KEY, Input, Settings, field_path
+from service.settings import Input, Measure, Settings, field_path, source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_ROWS = 16
 _ROW = 16
 _BLANKS = " \t\n\v\f\r"
 _ISO = re.compile(decode.ISO_TIME.replace(r"\z", r"\Z"), re.ASCII)
+_ISO_WITH_ZONE = re.compile(decode.ISO_TIME_WITH_ZONE.replace(r"\z", r"\Z"), re.ASCII)
 _FAR_MS = 9_000_000_000_000_000
 """The largest event time, as in service/admission/decode.py."""
 
@@ -51,8 +54,8 @@ class Dissector:
         """Decode as much as possible of a value. Raises SchemaError."""
         return dissect(value, self._settings.of_topic(topic).form, self._writers(topic))
 
-    def device(self, topic: str, dissected: Dissected, key: bytes | None) -> str | None:
-        return device(dissected, key, self._settings.of_topic(topic).form)
+    def device(self, dissected: Dissected, metadata: Metadata) -> str | None:
+        return device(dissected, metadata, self._settings.of_topic(metadata.topic).form)
 
     def encode(self, topic: str, value: bytes, record: Mapping[str, Any]) -> bytes:
         return encode(value, record, self._settings.of_topic(topic).form, self._writers(topic))
@@ -102,7 +105,12 @@ def fields(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
     return formats.of(settings).fields(value, settings, schemas)
 
 
-def reason(dissected: Dissected, key: bytes | None, settings: Input) -> tuple[str, str]:
+def value_at(dissected: Dissected, path: str, metadata: Metadata | None = None) -> Any:
+    """Return the value of a source, None without it; of a source that is no field it is in the metadata."""
+    return dissected.at(path) if source.in_record(path) else (metadata or Metadata()).at(path)
+
+
+def reason(dissected: Dissected, metadata: Metadata, settings: Input) -> tuple[str, str]:
     """Return the reason for which admission rejects a record by its content, and its text; two empty texts without one.
 
     Not decided: sizes, filters, ranges, the reference, and where the event time lies.
@@ -110,15 +118,12 @@ def reason(dissected: Dissected, key: bytes | None, settings: Input) -> tuple[st
     if dissected.stop is not None:
         is_unknown = dissected.stop == 1 and dissected.schema is not None
         return "unknown_schema" if is_unknown else "undecodable", f"{dissected.why} (byte {dissected.stop})"
-    problems = dissected.problems
-    if settings.device_id == RECORD_KEY and not _is_text(key):
-        problems = (*problems, f"the key {key!r} is not UTF-8; {settings.place}.device_id is the record's key")
-    if problems:
+    if problems := (*dissected.problems, *_bad_texts(metadata, settings)):
         return "undecodable", "; ".join(problems)
-    found = reading(dissected, key, settings)
+    found = reading(dissected, metadata, settings)
     device = found.device or ""
-    if not device.strip(_BLANKS):
-        return "no_device", f"{settings.device_id}: missing or blank"
+    if not device:
+        return "no_device", f"{settings.device_text}: missing or blank"
     infinite = [f"{name} = {value}" for name, value in found.measures.items() if not math.isfinite(value or 0)]
     checks = {
         "bad_device": device_ids.problem(device),
@@ -128,22 +133,59 @@ def reason(dissected: Dissected, key: bytes | None, settings: Input) -> tuple[st
     return next(((each, text) for each, text in checks.items() if text), ("", ""))
 
 
-def reading(dissected: Dissected, key: bytes | None, settings: Input) -> Reading:
+def _bad_texts(metadata: Metadata, settings: Input) -> Iterator[str]:
+    """Yield a line for each part of the device id and each column that is no text, and no field of the record."""
+    columns = [column.path for column in settings.columns.values()]
+    for path, is_column in (*((each, True) for each in columns), *((each, False) for each in settings.device_sources)):
+        if source.in_record(path):
+            continue
+        value, setting = metadata.at(path), "columns" if is_column else "device_id"
+        if isinstance(value, bytes):
+            name = "the key" if path == source.RECORD_KEY else path
+            yield f"{name} {value!r} is not UTF-8; {settings.place}.{setting} reads it"
+        elif source.parse(path).in_document:
+            if wrong := json_record.wrong_text(path, value, is_column=is_column):
+                yield wrong
+            elif "?" in (_text(value) or "") and json_record.HALF.search((metadata.key or b"").decode()):
+                yield f'the key has an escape for half of a character, and {path} has a "?"'
+
+
+def reading(dissected: Dissected, metadata: Metadata, settings: Input) -> Reading:
     """Return what the service takes from a record that it can decode."""
-    measures = {name: each for name, each in settings.measures.items() if each.expression is None}
-    columns = {name: _text(dissected.at(column.path)) for name, column in settings.columns.items()}
-    own = (key or b"").decode(errors="backslashreplace") if key is not None else None
+    plain = {name: each for name, each in settings.measures.items() if each.expression is None}
+    measures = {
+        name: _scaled(_number(dissected, metadata, each, settings), each.scale, each.offset)
+        if long_format.holds_for(each, dissected.at)
+        else None
+        for name, each in plain.items()
+    }
+    if settings.on_bad_measure == "drop":
+        measures = {name: value if math.isfinite(value or 0) else None for name, value in measures.items()}
+    columns = {name: _text(value_at(dissected, column.path, metadata)) for name, column in settings.columns.items()}
     return Reading(
-        own if settings.device_id == RECORD_KEY else _text(dissected.at(settings.device_id)),
-        event_ms(dissected, settings),
-        {
-            name: _scaled(dissected.at(each.path), each.scale, each.offset)
-            if long_format.holds_for(each, dissected.at)
-            else None
-            for name, each in measures.items()
-        },
+        _device(dissected, metadata, settings),
+        event_ms(dissected, settings, metadata),
+        measures,
         {name: decode.OTHER if text and device_ids.problem(text) else text for name, text in columns.items()},
     )
+
+
+def _device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | None:
+    """Return the device id, None when it or a part of it is missing or blank."""
+    parts = [_text(value_at(dissected, path, metadata)) for path in settings.device_sources]
+    if not all((part or "").strip(_BLANKS) for part in parts):
+        return None
+    return parts[0] if len(parts) == 1 else source.SEPARATOR.join(source.escaped(part or "") for part in parts)
+
+
+def _number(dissected: Dissected, metadata: Metadata, measure: Measure, settings: Input) -> Any:
+    """Return a measure's value, of a text its number."""
+    value, path = value_at(dissected, measure.path, metadata), measure.path
+    is_text = path in settings.text_fields if settings.is_json else isinstance(value, str | bytes)
+    is_text = is_text or measure.values is not None
+    if value is None or (source.in_record(path) and not is_text):
+        return value
+    return numbers.of_text(_spark_text(value), measure.values)
 
 
 def offending(
@@ -154,44 +196,76 @@ def offending(
         return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
         return 1, framings.of(settings).size
-    path = settings.event_time if reason in {"early", "late", "behind", "no_time"} else None
-    if reason in {"no_device", "bad_device", "unknown_device"} and settings.device_id != RECORD_KEY:
-        path = settings.device_id
+    path = settings.time_field if reason in {"early", "late", "behind", "no_time"} else None
+    if reason in {"no_device", "bad_device", "unknown_device"}:
+        path = next(iter(settings.device_fields), None)
     if reason in {"not_finite", "out_of_range"}:
         measure = settings.measures.get(detail.partition(" = ")[0])
         path = measure.paths[0] if measure else None
-    span = dissected.spans.get(field_path.parts(path)[0]) if path else None
+    span = dissected.spans.get(field_path.parts(path)[0]) if path and source.in_record(path) else None
     if span is None and dissected.stop is not None:
         return dissected.stop, max(size, dissected.stop + 1)
     return span
 
 
-def device(dissected: Dissected, key: bytes | None, settings: Input) -> str | None:
+def device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | None:
     """The device id, if it decodes; else the record's key, which is usually the device id."""
-    named = None if settings.device_id == RECORD_KEY else dissected.at(settings.device_id)
-    if isinstance(named, str | int) and not isinstance(named, bool) and named != "":
-        return str(named)
-    return key.decode(errors="backslashreplace") if key else None
+    values = [value_at(dissected, path, metadata) for path in settings.device_sources]
+    if all(isinstance(each, str | int) and not isinstance(each, bool) for each in values):
+        found = _device(dissected, metadata, settings)
+        if found is not None:
+            return found
+    return metadata.key.decode(errors="backslashreplace") if metadata.key else None
 
 
-def event_ms(dissected: Dissected, settings: Input) -> int | None:
+def event_ms(dissected: Dissected, settings: Input, metadata: Metadata | None = None) -> int | None:
     """The event time in ms, None without a readable one. It is floored, and at most 9e15, as in admission/decode.py."""
-    value, unit = dissected.at(settings.event_time), settings.event_time_unit
+    part = settings.event_time_part
+    if part is None or settings.event_time_unit == "iso":
+        return _whole_ms(dissected, settings, metadata)
+    whole, ns = _whole_ms(dissected, settings, metadata), dissected.at(part)
+    if ns is not None and _is_time_in_text(ns, settings):
+        ns = numbers.of_text(_spark_text(ns))
+    if ns is None or whole is None:
+        return whole
+    return whole + int(ns // 1_000_000) if 0 <= ns <= 999_999_999 else None
+
+
+def _whole_ms(dissected: Dissected, settings: Input, metadata: Metadata | None) -> int | None:
+    """Return the event time without its nanoseconds."""
+    value, unit = value_at(dissected, settings.event_time, metadata), settings.event_time_unit
+    if settings.event_time == source.TIMESTAMP:
+        unit = "ms"
+    elif unit != "iso" and value is not None and _is_time_in_text(value, settings):
+        value = numbers.of_text(_spark_text(value))
     if isinstance(value, datetime):
-        return (value - _EPOCH) // timedelta(milliseconds=1)
+        zoned = value if value.tzinfo else value.replace(tzinfo=ZoneInfo(settings.time_zone))
+        return (zoned.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     if unit == "iso":
-        return _iso_ms(value) if isinstance(value, str) and _ISO.match(value) else None
-    if isinstance(value, int) and not settings.is_json:
-        value = min(max(value, -_FAR_MS), _FAR_MS)
-        return {"s": value * 1000, "us": value // 1000}.get(unit, value)
+        if settings.event_time_part is not None:
+            value = _joined(value, dissected.at(settings.event_time_part))
+        return _iso_ms(value, settings.time_zone) if isinstance(value, str) else None
+    if isinstance(value, int) and not settings.is_json and settings.time_field is not None:
+        exact, value = value, min(max(value, -_FAR_MS), _FAR_MS)
+        return {"s": value * 1000, "us": value // 1000, "ns": exact // 1_000_000}.get(unit, value)
     try:
         number = json_record.as_number(value)
     except TypeError:
         return None
     if number is None or math.isnan(number):
         return None
-    us = min(max(number * {"s": 1e6, "us": 1.0}.get(unit, 1e3), -9e18), 9e18)
+    us = min(max(number * {"s": 1e6, "us": 1.0, "ns": 1e-3}.get(unit, 1e3), -9e18), 9e18)
     return int(Decimal(repr(us)).to_integral_value(ROUND_HALF_UP)) // 1000
+
+
+def _joined(date: Any, time: Any) -> str | None:
+    return f"{date.strip(' ')}T{time.strip(' ')}" if isinstance(date, str) and isinstance(time, str) else None
+
+
+def _is_time_in_text(value: Any, settings: Input) -> bool:
+    if settings.is_json or settings.time_field is None:
+        return settings.time_field is None or settings.text_numbers
+    return isinstance(value, str | bytes)
 
 
 def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
@@ -220,8 +294,7 @@ def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
 
 
 def _texts(settings: Input) -> list[str]:
-    device = [] if settings.device_id == RECORD_KEY else [settings.device_id]
-    return [*device, *(column.path for column in settings.columns.values())]
+    return [*settings.device_fields, *settings.column_fields]
 
 
 def _text(value: Any) -> str | None:
@@ -231,6 +304,13 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bytes):
         return value.decode(errors="surrogateescape")
     return None if value is None else str(value)
+
+
+def _spark_text(value: Any) -> str:
+    """Return the text that Spark makes of a value of JSON, with bytes that are no UTF-8 as letters that no number has."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _is_text(value: bytes | None) -> bool:
@@ -249,7 +329,10 @@ def _scaled(value: Any, scale: float, offset: float) -> float | None:
     return scaled if offset == 0 else scaled + offset
 
 
-def _iso_ms(text: str) -> int | None:
+def _iso_ms(text: str, zone: str) -> int | None:
+    usual = _ISO if zone == "UTC" else _ISO_WITH_ZONE
+    if not usual.match(text):
+        return times.of_text(text, zone)
     text = re.sub(r"(\.\d{6})\d+", r"\1", text.strip(_BLANKS))
     try:
         found = datetime.fromisoformat(text)

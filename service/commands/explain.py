@@ -13,8 +13,9 @@ from service.admission import device_ids
 from service.admission.formats.format import Dissected
 from service.admission.json_record import quoted
 from service.commands import dissect
+from service.commands.metadata import Metadata
 from service.rejects.reject_log import Reject
-from service.settings import RECORD_KEY, Measure, Settings, field_path
+from service.settings import RECORD_KEY, Measure, Settings, field_path, source
 from service.units import format_duration, format_time, rough_duration
 
 _AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
@@ -24,6 +25,7 @@ TIME_FORMS = {
     "s": "a number of seconds since 1970",
     "ms": "a number of milliseconds since 1970",
     "us": "a number of microseconds since 1970",
+    "ns": "a number of nanoseconds since 1970",
     "logical": "a timestamp",
 }
 
@@ -42,16 +44,17 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "no_device" if form.device_id == RECORD_KEY:
             text = f"the record has no key, or a blank one; {form.place}.device_id is the record's key"
         case "no_device" if dissected.whole:
-            text = f"{form.device_id} {_missing(dissected, form.device_id)}: expected a device id"
+            parts = [(path, _missing(reject, dissected, path)) for path in form.device_sources]
+            text = f"{', '.join(f'{path} {what}' for path, what in parts)}: expected a device id"
         case "bad_device" | "unknown_device" | "too_many_devices":
             text = _device(reject, dissected, settings)
         case "no_time" if dissected.whole:
             expected = (
                 f"expected {TIME_FORMS[form.event_time_unit]} ({form.place}.event_time_unit = {form.event_time_unit!r})"
             )
-            text = f"{path} {_missing(dissected, path)}: {expected}"
+            text = f"{path} {_missing(reject, dissected, path)}: {expected}"
         case "not_finite" | "out_of_range":
-            text = _measure(reject.detail, dissected, form.measures)
+            text = _measure(reject, dissected, form.measures)
         case "early" | "late" | "behind":
             text = _time(reject, path, settings)
         case "ahead":
@@ -90,13 +93,16 @@ def _bytes(size: int) -> str:
 def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     if reject.value is None:
         return "the record has no value" if reject.omitted_bytes is None else ""
-    reason, text = dissect.reason(dissected, reject.key, settings.form)
+    reason, text = dissect.reason(dissected, Metadata.of(reject), settings.form)
     of = f" of {len(reject.value)})" if dissected.stop is not None else ""
     return (f"{text[:-1]}{of}" if of else text) if reason == "undecodable" else ""
 
 
-def _missing(dissected: Dissected, path: str) -> str:
+def _missing(reject: Reject, dissected: Dissected, path: str) -> str:
     """Return `is missing`, `is null` or `= <value>`."""
+    if not source.in_record(path):
+        value = Metadata.of(reject).at(path)
+        return "is missing" if value is None else f"= {quoted(value)}"
     node: Any = dissected.used
     for part in field_path.parts(path):
         if not isinstance(node, Mapping) or part not in node:
@@ -106,11 +112,10 @@ def _missing(dissected: Dissected, path: str) -> str:
 
 
 def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
-    path = settings.form.device_id
-    value = dissected.at(path) if path != RECORD_KEY else reject.key
+    value = dissect.reading(dissected, Metadata.of(reject), settings.form).device if dissected.whole else None
     if value is None:
         return ""
-    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    text, path = value, settings.form.device_text
     name = "the key" if path == RECORD_KEY else path
     if reject.reason == "unknown_device":
         problem = "not in the reference, and admission.unknown_device is 'reject'"
@@ -121,11 +126,12 @@ def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     return f"{name} = {quoted(text)}: {problem}" if problem else ""
 
 
-def _measure(detail: str, dissected: Dissected, measures: Mapping[str, Measure]) -> str:
+def _measure(reject: Reject, dissected: Dissected, measures: Mapping[str, Measure]) -> str:
     """The stored detail, with the field's path and its value in the record."""
-    name, _, rest = detail.partition(" = ")
+    name, _, rest = reject.detail.partition(" = ")
     measure = measures.get(name)
-    values = [] if measure is None else [(path, dissected.at(path)) for path in measure.paths]
+    metadata = Metadata.of(reject)
+    values = [] if measure is None else [(path, dissect.value_at(dissected, path, metadata)) for path in measure.paths]
     if measure is None or all(value is None for _, value in values):
         return ""
     measured, _, allowed = rest.partition(", ")

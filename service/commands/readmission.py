@@ -75,7 +75,7 @@ class Readmission:
         attributes = decisions.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
         # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
         rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]
-        records = self._spark.createDataFrame(late.records(rows))
+        records = self._spark.createDataFrame(late.records(rows, has_headers=settings.needs_headers))
         decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=load_schemas(settings))
         table = decided.toArrow()
         watermark_ms = _watermark_ms(settings.redis)

@@ -1,5 +1,7 @@
 """Decode a sample of Kafka records without settings of their fields: JSON, or Avro, JSON and Protobuf behind a schema id."""
 
+import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +12,17 @@ from confluent_kafka import Message
 from service.admission import arrays, formats
 from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
-from service.commands import dissect
+from service.commands import dissect, metadata
 from service.kafka.offsets import place_of
 from service.proposal import readings_within
 from service.proposal.columns import Seen
-from service.settings import Admission, Input
+from service.proposal.names import is_readable
+from service.settings import Admission, Input, field_path
 
 MAX_BYTES = int(Admission().max_bytes)
 _LOOKED_AT = 200
+_MOST_WORDS, _DEEPEST = 32, 3
+"""Names of a key's object and headers that are looked at, and levels of a key."""
 _LARGEST_ARRAY = int(Input().max_array_bytes)
 
 
@@ -98,7 +103,10 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
             elif (record := _record(each, shape, known, decoded)) is not None:
-                decoded.sample.append(Seen(record, _key(message), int(message.timestamp()[1]), place_of(message)))
+                words = _words(message)
+                decoded.sample.append(
+                    Seen(record, _key(message), int(message.timestamp()[1]), place_of(message), words)
+                )
     return decoded
 
 
@@ -129,6 +137,30 @@ def _record(value: bytes, shape: Input, schemas: Schemas, decoded: Decoded) -> M
         return format_.proposed(found, value, schemas)
     decoded.refuse(format_.refusal(found))
     return None
+
+
+def _words(message: Message) -> dict[str, str]:
+    """Return the values of fields of a JSON key, of headers, and the topic, by their sources."""
+    found = {"$topic": message.topic() or ""}
+    key: Any = message.key()
+
+    def walk(node: Mapping[str, Any], above: tuple[str, ...]) -> None:
+        for name, value in itertools.islice(node.items(), _MOST_WORDS):
+            names = (*above, name)
+            if isinstance(value, Mapping) and len(names) < _DEEPEST:
+                walk(value, names)
+            elif is_readable(names) and isinstance(value, str | int) and not isinstance(value, bool):
+                found[f"$key.{field_path.spelled(names)}"] = str(value)
+
+    document = metadata.document(key if isinstance(key, bytes) else None)
+    if isinstance(document, Mapping):
+        walk(document, ())
+    headers: Any = message.headers() or ()
+    for name, value in itertools.islice(headers, _MOST_WORDS):
+        with contextlib.suppress(UnicodeDecodeError):
+            if isinstance(value, bytes) and is_readable((name,)):
+                found[f"$header.{field_path.spelled((name,))}"] = value.decode()
+    return found
 
 
 def _key(message: Message) -> str | None:

@@ -18,6 +18,7 @@ from service.admission.arrays import NO_INDEX
 from service.admission.formats.format import Dissected
 from service.commands import dissect, replay
 from service.commands.explain import explain
+from service.commands.metadata import Metadata
 from service.errors import SettingsError
 from service.kafka.scan import Watch
 from service.printing import aligned, document, printable, say
@@ -114,7 +115,7 @@ def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entr
         if selection.state and state != selection.state:
             continue
         seen = dissector(reject.place.topic, reject.value)
-        device = dissector.device(reject.place.topic, seen, reject.key)
+        device = dissector.device(seen, Metadata.of(reject))
         if selection.device is None or device == selection.device:
             yield _Entry(reject, seen, device, state)
         if places and not left:
@@ -189,7 +190,7 @@ def show(selection: Selection, *, as_json: bool) -> int:
         if complete is not None and complete is not entry.reject:
             topic, dissector = complete.place.topic, dissect.Dissector(loaded)
             seen = dissector(topic, complete.value)
-            entry = _Entry(complete, seen, dissector.device(topic, seen, complete.key), entry.state)  # noqa: PLW2901
+            entry = _Entry(complete, seen, dissector.device(seen, Metadata.of(complete)), entry.state)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:

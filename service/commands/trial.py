@@ -118,8 +118,9 @@ def trial(settings: Settings, count: int) -> Trial:
             attributes = _attributes(spark, settings, Path(folder))
             records = sources.records(spark, settings, source, sample.READ).coalesce(1)
             schemas = load_schemas(settings)
-            decided = readings.admit(records, settings, attributes, keep=_KEPT, schemas=schemas)
-            kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in _KEPT]
+            names = [*_KEPT, *(["headers"] if settings.needs_headers else [])]
+            decided = readings.admit(records, settings, attributes, keep=names, schemas=schemas)
+            kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in names]
             kept += [expansion.INDEX] if settings.has_arrays else []
             names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
             table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
@@ -203,7 +204,11 @@ def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]
     dissector = dissect.Dissector(settings)
     found = []
     columns = [rejected[name if name in {"reject", "broker_ms"} else readings.KEPT + name] for name in _COLUMNS]
-    for text, broker_ms, topic, partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
+    name = readings.KEPT + "headers"
+    columns.append(rejected[name] if settings.needs_headers else pa.nulls(rejected.num_rows))
+    for text, broker_ms, topic, partition, offset, key, value, headers in zip(
+        *(c.to_pylist() for c in columns), strict=True
+    ):
         fields = readings.parsed(text)
         index = fields["index"]
         place = Coordinates(topic, partition, offset, NO_INDEX if index is None else index)
@@ -216,7 +221,7 @@ def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]
             0,
             key,
             value,
-            (),
+            tuple((each["key"], each["value"]) for each in headers or ()),
             event_ms=fields["event_ms"],
         )
         found.append((reject, explain(reject, dissector(topic, value), settings)))

@@ -61,7 +61,7 @@ class SessionParts:
             attributes = self.refresher.current_snapshot.attributes
             own = {"device", *settings.columns}
             self.refresher.require(column for view in settings.views for column in view.by if column not in own)
-        records = source.stream(self.spark, settings.kafka)
+        records = source.stream(self.spark, settings.kafka, headers=settings.needs_headers)
         schemas = self._catalog.plan if self._catalog is not None else None
         try:
             builder.build(records, settings, attributes, 1, schemas=schemas)

@@ -336,7 +336,7 @@ def start_query(
     care = care or Care()
     batch_limit = term.limit or BatchLimit.of(settings)
     # Views without windows ask by a header whether they have counted a reading before.
-    headers = bool(settings.endless)
+    headers = bool(settings.endless) or settings.needs_headers
     records = source.stream(spark, settings.kafka, limit=batch_limit.records, careful=care.is_needed, headers=headers)
     output = builder.build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID
 
-from service.settings import RECORD_KEY, field_path
+from service.settings import RECORD_KEY, field_path, source
+from service.settings.source import TOPIC
 
 MOST_FIELDS = 1_000
 """Fields that are looked at. A record may have as many names as its producer likes; those after these are only counted."""
@@ -27,12 +28,16 @@ NUMBER, TEXT, BOOLEAN, ARRAY, OBJECT, TIMESTAMP, OTHER = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One record of the sample, decoded; `key` is the record's key as text, None if it has none or is not UTF-8."""
+    """One record of the sample, decoded; `key` is the record's key as text, None if it has none or is not UTF-8.
+
+    `words` has the values of other sources than fields, such as `$header.NAME`, by their names.
+    """
 
     record: Mapping[str, Any]
     key: str | None
     broker_ms: int
     partition: tuple[str, int] = ("", 0)
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,8 +81,12 @@ class Columns:
     more: int = 0
 
     def leaves(self) -> Iterator[Column]:
-        """Yield the fields that are no objects."""
+        """Yield the fields that are no objects, and the other sources."""
         yield from (column for column in self.of.values() if not column.is_all(OBJECT))
+
+    def fields(self) -> Iterator[Column]:
+        """Yield the fields that are no objects."""
+        yield from (column for column in self.leaves() if source.in_record(column.path))
 
 
 def kind(value: Any) -> str:
@@ -89,7 +98,10 @@ def kind(value: Any) -> str:
 
 
 def columns(sample: Sequence[Seen]) -> Columns:
-    """Return the columns of a sample; the records' keys are the column `$key` if every record has one."""
+    """Return the columns of a sample; the records' keys are the column `$key` if every record has one.
+
+    Other sources than fields are columns, too; the topic only where there are several.
+    """
     found = Columns({}, len(sample))
     more: set[tuple[str, ...]] = set()
     for number, seen in enumerate(sample):
@@ -98,6 +110,11 @@ def columns(sample: Sequence[Seen]) -> Columns:
     keys = [seen.key or None for seen in sample]
     if all(keys) and sample:
         found.of[RECORD_KEY] = Column(RECORD_KEY, (RECORD_KEY,), keys, Counter({TEXT: len(keys)}))
+    for word in dict.fromkeys(word for seen in sample for word in seen.words):
+        values = [seen.words.get(word) for seen in sample]
+        if word != TOPIC or len(set(values)) > 1:
+            parts = (word.partition(".")[0], *source.parse(word).names)
+            found.of[word] = Column(word, parts, values, Counter({TEXT: sum(value is not None for value in values)}))
     return found
 
 

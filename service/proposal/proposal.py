@@ -11,7 +11,7 @@ from service.proposal.columns import NUMBER, Columns, Seen, columns
 from service.proposal.rhythm import Rhythm, round_up
 from service.proposal.roles import Quantity, Sender
 from service.proposal.times import Clock
-from service.settings import RECORD_KEY, Admission, Sessions
+from service.settings import Admission, Sessions, source
 from service.units import format_duration, rough_duration
 
 _MOST_VIEWS = 4
@@ -26,6 +26,7 @@ _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
 _READABLE = (
     avro_types.NUMBERS,
     {"string", "enum"},
+    {"boolean"},
     avro_types.TIMESTAMPS,
 )
 """Avro types of one field that a setting reads."""
@@ -72,6 +73,8 @@ class Proposal:
     clocks: Sequence[Clock]
     measures: Sequence[Quantity] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    has_types: bool = False
+    """Whether a schema has the types of the fields: the records are Avro."""
     rhythm: Rhythm = field(default_factory=lambda: Rhythm(0, 0, 0, is_enough=False))
     window_ms: int = 60_000
     gap_ms: int | None = None
@@ -97,6 +100,12 @@ class Proposal:
     def clock(self) -> Clock | None:
         return self.clocks[0] if self.clocks and "input.event_time" not in self.open else None
 
+    @property
+    def text_numbers(self) -> bool:
+        """Whether `input.text_numbers` is needed: Avro's schema has the types."""
+        in_text = any(each.is_text for each in self.measures) or (self.clock is not None and self.clock.is_text)
+        return in_text and not self.has_types
+
 
 def propose(
     sample: Sequence[Seen],
@@ -111,9 +120,9 @@ def propose(
     clocks = times.clocks(found, sample)
     known = {value for values in reference.columns.values() for value in values if value} if reference else set()
     paths = {clock.path for clock in clocks}
-    made = Proposal(found, roles.senders(found, paths, known), clocks)
+    made = Proposal(found, roles.senders(found, paths, known), clocks, has_types=types is not None)
     _judge_device(made)
-    _judge_clock(made)
+    _judge_clock(made, sample)
     device, clock = made.device, made.clock
     made.measures, left_out = roles.quantities(found, device.path if device else "", paths)
     made.left_out = {**left_out, **unreadable}
@@ -134,7 +143,7 @@ def _unreadable(found: Columns, types: Callable[[Sequence[str]], Collection[str]
     reasons = {}
     for path, column in found.of.items():
         names = set(types(column.parts))
-        if path == RECORD_KEY or names & {"record", "map"} or any(names and names <= each for each in _READABLE):
+        if source.is_word(path) or names & {"record", "map"} or any(names and names <= each for each in _READABLE):
             continue
         absent = _LACKED if column.is_all(NUMBER) else "not in the reader's schema"
         reasons[path] = f"{' or '.join(sorted(names))} in the reader's schema" if names else absent
@@ -171,7 +180,7 @@ def _judge_shapes(made: Proposal, sample: Sequence[Seen]) -> None:
     rows: dict[str, list[int]] = {}
     for number, seen in enumerate(sample):
         rows.setdefault(seen.partition[0], []).append(number)
-    columns = {path: column for path, column in made.columns.of.items() if path != RECORD_KEY}
+    columns = {path: column for path, column in made.columns.of.items() if source.in_record(path)}
     usual = {
         topic: {
             path
@@ -192,16 +201,15 @@ def _judge_shapes(made: Proposal, sample: Sequence[Seen]) -> None:
             return
 
 
-def _judge_clock(made: Proposal) -> None:
-    usable = [clock for clock in made.clocks if clock.unit != "ns"]
-    nanoseconds = [clock.path for clock in made.clocks if clock.unit == "ns"]
-    made.clocks = usable
-    if not usable:
-        why = f"{nanoseconds[0]} is in nanoseconds, which Tidemark cannot read" if nanoseconds else "no field has times"
-        why += "; a time is ISO 8601 text with a date, or a number of s, ms or us since 1970"
-        made.open["input.event_time"] = why
+def _judge_clock(made: Proposal, sample: Sequence[Seen]) -> None:
+    if not made.clocks:
+        made.clocks = [times.of_kafka(sample)]
+        made.doubts["input.event_time"] = (
+            "no field has times, so a reading has its record's time in Kafka; a time is ISO 8601 text with a date, or a number "
+            "of s, ms, us or ns since 1970"
+        )
         return
-    best, *others = usable
+    best, *others = made.clocks
     reasons = []
     rivals = [each for each in others if each.score > best.score - 1 and not times.is_same(best, each)]
     if rivals:
@@ -210,7 +218,9 @@ def _judge_clock(made: Proposal) -> None:
     if missing:
         reasons.append(f"{missing:.1%} of the records have no such time there, and are rejected")
     if best.is_local:
-        reasons.append(f"it has no zone, is read as UTC and then is {times.lag(best)}: it may be local time")
+        reasons.append(
+            f"it has no zone, is read as UTC and then is {times.lag(best)}: it may be local time, which needs time_zone"
+        )
     elif abs(best.lag_ms) > _DAY_MS:
         reasons.append(f"it is {times.lag(best)}: a reading that old is rejected as late, one that new as early")
     if reasons:
@@ -232,6 +242,8 @@ def _judge_measures(made: Proposal) -> None:
         reasons.append(f"there are numbers that Tidemark cannot read: {', '.join(unread[:_NEXT])}")
     if lacked := [path for path, why in made.left_out.items() if why == _LACKED]:
         reasons.append(f"the reader's schema lacks numbers that records have: {', '.join(lacked[:_NEXT])}")
+    if in_text := [each.path for each in made.measures if each.is_text]:
+        reasons.append(f"texts with numbers may be codes: {', '.join(in_text[:_NEXT])}")
     stray = [f"{each.stray} of {each.path}" for each in made.measures if each.stray]
     if stray:
         reasons.append(
@@ -242,7 +254,7 @@ def _judge_measures(made: Proposal) -> None:
 
 
 def _unread(left_out: Mapping[str, str]) -> list[str]:
-    return [path for path, why in left_out.items() if why.startswith(("an array", "numbers as text", "also "))]
+    return [path for path, why in left_out.items() if why.startswith(("an array", "also "))]
 
 
 def _judge_rhythm(made: Proposal) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.proposal.columns import ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, Column, Columns, kind
+from service.proposal.columns import ARRAY, BOOLEAN, NUMBER, OBJECT, TEXT, Column, Columns
 from service.proposal.names import (
     DEVICE_WORDS,
     GENERIC,
@@ -16,8 +16,8 @@ from service.proposal.names import (
     measure_name,
     words,
 )
-from service.proposal.times import MOSTLY, says_time, unit_of
-from service.settings import LARGEST, RECORD_KEY, condition, field_path
+from service.proposal.times import MOSTLY, number_of, says_time, unit_of
+from service.settings import LARGEST, RECORD_KEY, condition, field_path, source
 
 FEW = 50
 """More values than this are no category."""
@@ -123,6 +123,10 @@ class Quantity:
     share: float
     stray: int = 0
     where: str | None = None
+    is_text: bool = False
+    """Whether numbers are in texts."""
+    is_whole: bool = False
+    """Whether no number has a fraction."""
 
 
 def senders(columns: Columns, times: Collection[str], known: Collection[str] = ()) -> list[Sender]:
@@ -152,8 +156,8 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     chosen: list[Quantity] = []
     left_out: dict[str, str] = {}
     taken = {field_path.folded(path) for path in {device, *times} - {""}}
-    for column in columns.leaves():
-        if column.path in {device, RECORD_KEY} or column.path in times:
+    for column in columns.fields():
+        if column.path == device or column.path in times:
             continue
         why = _no_measure(column, columns)
         if why is None and _crosses(field_path.folded(column.path), taken):
@@ -164,10 +168,28 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
             taken.add(field_path.folded(column.path))
             name = measure_name(column.parts, {each.name for each in chosen})
             numbers = list(_numbers(column))
-            stray = len(column.present) - len(numbers)
-            chosen.append(Quantity(name, column.path, min(numbers), max(numbers), column.share, stray))
+            stray = sum(value != "" for value in column.present) - len(numbers)
+            in_text = column.kinds[TEXT] > stray
+            is_whole = all(float(each).is_integer() for each in numbers)
+            chosen.append(
+                Quantity(
+                    name,
+                    column.path,
+                    min(numbers),
+                    max(numbers),
+                    column.share,
+                    stray,
+                    is_text=in_text,
+                    is_whole=is_whole,
+                )
+            )
         elif why:
             left_out[column.path] = why
+    # Without a fraction in any text, a text is rather the code of something.
+    if any(not each.is_text for each in chosen) and not any(each.is_text and not each.is_whole for each in chosen):
+        why = "whole numbers in texts, which may be codes; text_numbers = true reads them"
+        left_out |= {each.path: why for each in chosen if each.is_text}
+        chosen = [each for each in chosen if not each.is_text]
     return chosen, left_out
 
 
@@ -180,7 +202,7 @@ def kinds_of_value(columns: Columns, device: Sender | None, measures: Sequence[Q
     """Return the field that says what a generic measure such as `value` is, if one device sends several of them."""
     if device is None or not any(field_path.parts(each.path)[-1].lower() in GENERIC for each in measures):
         return None
-    for column in columns.leaves():
+    for column in columns.fields():
         is_named = bool(_QUANTITIES & set(words(column.parts[-1])))
         if is_named and column.is_all(TEXT) and 2 <= column.distinct <= FEW and column.path != device.path:
             pairs = {
@@ -228,20 +250,7 @@ def _may_be_id(column: Column) -> bool:
 
 def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sender:
     name, above = set(words(column.parts[-1])), {word for part in column.parts[:-1] for word in words(part)}
-    score, reasons = 0.0, []
-    is_id = bool(name & ID_WORDS)
-    if column is key:
-        # JSON as an id would keep its quotes, or be a document.
-        score, reasons = 1.0 if all(map(is_json, column.present)) else 2.5, ["the record's key"]
-    elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
-        score = 4.0 if is_id else 3.5
-    elif is_id and above & DEVICE_WORDS:
-        score = 3.5
-    elif name & PLACE_WORDS:
-        score = 2.0 if is_id else 1.0
-    elif is_id:
-        score = 2.0 if len(name) == 1 else 1.0
-    score -= 2.0 * bool(name & _NOT_A_DEVICE) + 0.25 * ("name" in name)
+    score, reasons = _by_name(column, key, name, above)
     ids = set(map(str, column.present))
     many, devices = len(column.present), len(ids)
     if devices == 1:
@@ -265,6 +274,31 @@ def _sender(column: Column, key: Column | None, known: Collection[str]) -> Sende
     )
 
 
+def _by_name(column: Column, key: Column | None, name: set[str], above: set[str]) -> tuple[float, list[str]]:
+    """Return the score that a column has by the words of its name, and reasons for people."""
+    score, reasons = 0.0, []
+    is_id = bool(name & ID_WORDS)
+    if column is key:
+        # JSON as an id would keep its quotes, or be a document.
+        score, reasons = 1.0 if all(map(is_json, column.present)) else 2.5, ["the record's key"]
+    elif column.path == source.TOPIC:
+        score, reasons = 2.0, ["the topic"]
+    elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
+        score = 4.0 if is_id else 3.5
+    elif is_id and above & DEVICE_WORDS:
+        score = 3.5
+    elif name & PLACE_WORDS:
+        score = 2.0 if is_id else 1.0
+    elif is_id:
+        score = 2.0 if len(name) == 1 else 1.0
+    if column.path.startswith(f"{RECORD_KEY}.") and score > 0:
+        score, reasons = score + 1.0, ["in the record's key"]
+    elif source.is_word(column.path) and column is not key and column.path != source.TOPIC and score > 0:
+        reasons = ["a header"]
+    score -= 2.0 * bool(name & _NOT_A_DEVICE) + 0.25 * ("name" in name)
+    return score, reasons
+
+
 def _same_as_key(column: Column, key: Column) -> bool:
     """Whether the record's key is the field: as it is, or as a string of JSON."""
     texts = list(map(str, column.values))
@@ -275,8 +309,8 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
     """Why a field is no measure: "" for what has no numbers, None for a measure."""
     if column.is_all(ARRAY):
         return "an array; a measure is one number of the record" if _has_number(column.present[0]) else ""
-    if not column.kinds[NUMBER]:
-        return "numbers as text; admission reads JSON numbers" if _is_numeric_text(column) else ""
+    if not column.kinds[NUMBER] and not _is_numeric_text(column):
+        return ""
     if not is_readable(column.parts):
         return "settings cannot name it: a backtick or an invisible character in the name"
     return _rejected(column, columns) or _no_quantity(column)
@@ -284,13 +318,13 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
 
 def _rejected(column: Column, columns: Columns) -> str | None:
     """Why records would be rejected if the field were a measure."""
-    numbers = sum(1 for _ in _numbers(column))
-    if not column.is_all(NUMBER) and numbers < (1 - STRAY) * len(column.present):
+    numbers, present = sum(1 for _ in _numbers(column)), sum(value != "" for value in column.present)
+    if not column.is_all(NUMBER) and numbers < (1 - STRAY) * present:
         others = ", ".join(sorted(set(column.kinds) - {NUMBER}))
         return f"also {others}: such a record would be rejected"
     if any(not columns.of[field_path.spelled(column.parts[:n])].is_all(OBJECT) for n in range(1, len(column.parts))):
         return "its parent is not always an object: such a record would be rejected"
-    if numbers < (1 - STRAY) * len(column.present):
+    if numbers < (1 - STRAY) * present:
         return "values that are not finite, or beyond 1e140: such a record would be rejected"
     return None
 
@@ -298,8 +332,9 @@ def _rejected(column: Column, columns: Columns) -> str | None:
 def _numbers(column: Column) -> Iterator[float]:
     """Yield a field's values that admission takes for a measure."""
     for value in column.present:
-        if kind(value) == NUMBER and math.isfinite(_float(value)) and abs(_float(value)) <= LARGEST:
-            yield value
+        number = number_of(value)
+        if number is not None and math.isfinite(_float(number)) and abs(_float(number)) <= LARGEST:
+            yield number
 
 
 def _no_quantity(column: Column) -> str | None:
@@ -331,11 +366,5 @@ def _has_number(value: object, depth: int = 4) -> bool:
 def _is_numeric_text(column: Column) -> bool:
     if not column.is_all(TEXT, BOOLEAN) or {"id", "name", "version"} & set(words(column.parts[-1])):
         return False
-    return sum(_parses(value) for value in column.present) >= MOSTLY * len(column.present)
-
-
-def _parses(text: object) -> bool:
-    try:
-        return isinstance(text, str) and math.isfinite(float(text)) and text.strip()[:1] in "+-.0123456789"
-    except ValueError:
-        return False
+    present = [value for value in column.present if value != ""]
+    return bool(present) and sum(number_of(value) is not None for value in present) >= MOSTLY * len(present)

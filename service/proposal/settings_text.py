@@ -71,6 +71,8 @@ def _fields(made: Proposal) -> Iterator[str]:
         yield _line("event_time", made.clock.path, times.lag(made.clock))
         if made.clock.unit not in {"ms", "logical"}:
             yield _line("event_time_unit", made.clock.unit)
+    if made.text_numbers:
+        yield _line("text_numbers", True, "measures or the time are texts")
 
 
 def _registry(places: Places) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Find the event time: fields whose values are times, their unit, and how far they are from the broker's time."""
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -7,14 +8,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from service.admission import numbers
+from service.admission import times as forms
 from service.admission.decode import ISO_TIME
-from service.proposal.columns import NUMBER, TIMESTAMP, Column, Columns, Seen, kind
+from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen, kind
 from service.proposal.names import is_readable, words
-from service.settings import RECORD_KEY
+from service.settings.source import TIMESTAMP as TIMESTAMP_WORD
 from service.units import rough_duration
 
 _ISO = re.compile(ISO_TIME.replace(r"\z", r"\Z"))
-_ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)\s*\Z")
+_ZONE = re.compile(r"([Zz]|UTC|GMT|[+-]\d\d(:?\d\d)?)( [A-Z]{3,5})?(\[[^]]*\])?\s*\Z")
 _UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _FROM_MS, _TO_MS = 946_684_800_000, 4_102_444_800_000
 """The years 2000 to 2100: a number is a time in the unit in which it lies between them, and in no other."""
@@ -44,6 +47,8 @@ class Clock:
     lag_ms: int
     """The median of the broker's time less this one."""
     has_zone: bool = True
+    is_text: bool = False
+    """Whether it is a number in a text."""
 
     @property
     def is_local(self) -> bool:
@@ -53,9 +58,8 @@ class Clock:
 
 
 def clocks(columns: Columns, sample: Sequence[Seen]) -> list[Clock]:
-    """Return the fields that may be the event time, the likeliest first. The record's key is no field."""
-    fields = (column for column in columns.leaves() if column.path != RECORD_KEY)
-    found = [clock for column in fields if (clock := _clock(column, sample)) is not None]
+    """Return the fields that may be the event time, the likeliest first."""
+    found = [clock for column in columns.fields() if (clock := _clock(column, sample)) is not None]
     return sorted(found, key=lambda clock: -clock.score)
 
 
@@ -110,19 +114,43 @@ def _clock(column: Column, sample: Sequence[Seen]) -> Clock | None:
         score += 1
     if len(lags) < 0.99 * len(sample):
         score -= 3
-    return Clock(column.path, unit, ms, score, lag_ms, has_zone)
+    is_text = unit not in {"iso", "logical"} and bool(column.kinds[TEXT])
+    return Clock(column.path, unit, ms, score, lag_ms, has_zone, is_text)
+
+
+def of_kafka(sample: Sequence[Seen]) -> Clock:
+    """Return the records' time in Kafka."""
+    return Clock(TIMESTAMP_WORD, "ms", [seen.broker_ms for seen in sample], 0.0, 0)
 
 
 def _form(column: Column) -> tuple[str, bool]:
     """The unit of a field's times, "" if it has none, and whether its texts have a zone."""
     if column.is_all(TIMESTAMP):
-        return "logical", True
+        return "logical", all(value.tzinfo is not None for value in column.present)
     most = MOSTLY * len(column.present)
-    texts = [value for value in column.present if isinstance(value, str) and _ISO.match(value)]
+    texts = [value for value in column.present if isinstance(value, str) and _iso_ms(value) is not None]
     if texts and len(texts) >= most:
         return "iso", sum(bool(_ZONE.search(text)) for text in texts) >= MOSTLY * len(texts)
-    numbers = [value for value in column.present if kind(value) == NUMBER]
-    return (unit_of(numbers) or "" if len(numbers) >= most else ""), True
+    found = [number for value in column.present if (number := number_of(value)) is not None]
+    return (unit_of(found) or "" if len(found) >= most else ""), True
+
+
+def number_of(value: Any) -> float | None:
+    """Return the number of a value, also in a text; None for what is none."""
+    if kind(value) == TEXT:
+        value = numbers.of_text(value) if value not in {"true", "false"} else None
+        return value if value is not None and math.isfinite(value) else None
+    return value if kind(value) == NUMBER else None
+
+
+def _iso_ms(text: str) -> int | None:
+    if not _ISO.match(text):
+        return forms.of_text(text)
+    try:
+        value = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _ms(value: Any, unit: str) -> int | None:
@@ -130,10 +158,11 @@ def _ms(value: Any, unit: str) -> int | None:
     try:
         if unit in {"iso", "logical"}:
             if isinstance(value, str):
-                value = datetime.fromisoformat(value.strip())
+                return _iso_ms(value)
             if not isinstance(value, datetime):
                 return None
             return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-        return int(value * _UNITS[unit]) if kind(value) == NUMBER else None
+        number = number_of(value)
+        return None if number is None else int(number * _UNITS[unit])
     except (ValueError, OverflowError):
         return None

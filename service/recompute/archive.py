@@ -28,6 +28,7 @@ KINDS = {"parquet": "parquet", "avro": "avro", "jsonl": "json"}
 """Spark's names of the formats."""
 COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "value": "binary"}
 _PLACE = ["topic", "partition", "offset"]
+_HEADERS = "array<struct<key: string, value: binary>>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place:
     """Return the records of an archive that the checkpoint has read, without skipped ones. Raises SettingsError."""
     reader = spark.read.format(KINDS[place.kind])
     if place.kind == "jsonl":
-        schema = ", ".join(f"{name} {kind}" for name, kind in {**COLUMNS, "key": "binary"}.items())
+        headers = {"headers": _HEADERS} if settings.needs_headers else {}
+        schema = ", ".join(f"{name} {kind}" for name, kind in {**COLUMNS, "key": "binary", **headers}.items())
         reader = reader.schema(schema).option("mode", "FAILFAST")
     try:
         found = reader.load(place.path)
@@ -112,8 +114,13 @@ def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place:
     if lacking := [name for name in COLUMNS if name not in found.columns]:
         what = f"{place}: the column {lacking[0]} is lacking"
         raise SettingsError(what, remedy=f"An archive has the columns {', '.join(COLUMNS)}, and perhaps key")
+    if settings.needs_headers and "headers" not in found.columns:
+        what = f"{place}: the column headers is lacking, and a value of the settings comes from a header"
+        raise SettingsError(what, remedy=f"Write the archive with headers, as {_HEADERS}")
     key = F.col("key").cast("binary") if "key" in found.columns else F.lit(None).cast("binary")
     columns = [F.col(name).cast(kind).alias(name) for name, kind in COLUMNS.items()]
+    if settings.needs_headers:
+        columns.append(F.col("headers").cast(_HEADERS).alias("headers"))
     found = found.select(*columns, key.alias("key"))
     if nameless := found.where(F.greatest(*[F.col(name).isNull() for name in (*_PLACE, "timestamp")])).count():
         what = f"{place}: {nameless} records lack topic, partition, offset or timestamp"

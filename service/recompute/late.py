@@ -38,6 +38,7 @@ _RECORD = pa.schema(
     ]
 )
 _INDEX = pa.field(expansion.INDEX, pa.int32())
+_HEADERS = pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,8 @@ def admitted(run: Recomputation, rejects: Iterable[Reject], known: Mapping[Coord
             complete.append(with_bytes)
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
-    frame = run.spark.createDataFrame(records(complete, has_index=settings.has_arrays))
+    made = records(complete, has_index=settings.has_arrays, has_headers=settings.needs_headers)
+    frame = run.spark.createDataFrame(made)
     decided = readings.admit(frame, relaxed, run.attributes, keep=PLACE, schemas=run.schemas).toArrow()
     table = decided.filter(pc.is_valid(decided["device"]))
     return _with_keys(run, table, known), total - table.num_rows
@@ -190,18 +192,20 @@ def keys(run: Recomputation, table: pa.Table) -> list[dict[str, str]]:
     return noted
 
 
-def records(rejects: Iterable[Reject], *, has_index: bool = False) -> pa.Table:
+def records(rejects: Iterable[Reject], *, has_index: bool = False, has_headers: bool = False) -> pa.Table:
     """Return complete rejects as records of the Kafka source, the input of `readings.admit`.
 
-    With `has_index`, those that are readings of an array keep their number in it.
+    With `has_index`, those that are readings of an array keep their number in it. With `has_headers`, headers are a column.
     """
     rows = []
     for reject in rejects:
         place = {"topic": reject.place.topic, "partition": reject.place.partition, "offset": reject.place.offset}
         index = None if reject.place.index == NO_INDEX else reject.place.index
         row = {**place, "key": reject.key, "value": reject.value, "timestamp": reject.broker_ms * 1000}
-        rows.append({**row, expansion.INDEX: index})
-    return pa.Table.from_pylist(rows, schema=_RECORD.append(_INDEX) if has_index else _RECORD)
+        headers = [{"key": name, "value": value} for name, value in reject.headers]
+        rows.append({**row, expansion.INDEX: index, "headers": headers})
+    more = [*([_INDEX] if has_index else []), *([_HEADERS] if has_headers else [])]
+    return pa.Table.from_pylist(rows, schema=pa.schema([*_RECORD, *more]))
 
 
 def places(table: pa.Table) -> list[Coordinates]:

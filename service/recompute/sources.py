@@ -189,6 +189,7 @@ def records(
             .option("assign", json.dumps(places))
             .option("startingOffsets", format_offsets(begin))
             .option("endingOffsets", format_offsets(end))
+            .option("includeHeaders", str(settings.needs_headers).lower())
             .options(**(options or {}), **(ONE_AT_A_TIME if careful else {}))
             .load()
         )

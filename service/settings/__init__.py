@@ -7,7 +7,6 @@ unknown key is a problem. A secret comes from a file (`password_file`) or the en
 Environment: `TIDEMARK_<SECTION>__<KEY>` overrides a scalar key, as in `TIDEMARK_REDIS__URL`.
 """
 
-from service.settings.field_path import RECORD_KEY as RECORD_KEY
 from service.settings.input import EVENT_TIME as EVENT_TIME
 from service.settings.input import RESERVED_MEASURES as RESERVED_MEASURES
 from service.settings.input import Admission as Admission
@@ -34,6 +33,7 @@ from service.settings.settings import Settings as Settings
 from service.settings.several import load_named as load_named
 from service.settings.several import name_of as name_of
 from service.settings.several import require_apart as require_apart
+from service.settings.source import RECORD_KEY as RECORD_KEY
 from service.settings.views import EVENTS as EVENTS
 from service.settings.views import NO_WINDOW as NO_WINDOW
 from service.settings.views import Sessions as Sessions

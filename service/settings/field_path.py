@@ -5,12 +5,9 @@ Settings keep a path in one spelling, with backticks where they are needed, so t
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
-RECORD_KEY = "$key"
-"""`device_id = "$key"` takes the device id from the Kafka record's key."""
 _NAME = re.compile(r"`([^`]+)`|([^`.]+)")
 _PATH = re.compile(rf"(?:{_NAME.pattern})(?:\.(?:{_NAME.pattern}))*")
 AROUND, KEY = "^", "^key"
@@ -49,17 +46,11 @@ def normal(path: str) -> str:
     """Return a path of the settings in its one spelling. Raises ValueError, also for a `$word`."""
     if path.startswith("$"):
         msg = (
-            f"{path!r} is no field of the record; the only such word is device_id = {RECORD_KEY!r}. "
+            f"{path!r} is no field of the record, and an expression reads only such fields. "
             f"A field with this name is in backticks: `{path}`"
         )
         raise ValueError(msg)
     return spelled(parts(path))
-
-
-def normalised(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a table of the settings with its `path` in the one spelling. Raises ValueError."""
-    path = table.get("path")
-    return {**table, "path": normal(path)} if isinstance(path, str) else table
 
 
 def of_field(text: str) -> str:

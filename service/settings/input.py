@@ -1,17 +1,18 @@
 """[input], [[inputs]], [registry] and [admission]: how a record becomes a reading."""
 
 import re
-from collections.abc import Mapping
+import zoneinfo
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings import condition, field_path
+from service.settings import condition, field_path, source
 from service.settings.condition import Condition
 from service.settings.expression import Expression
-from service.settings.field_path import RECORD_KEY
 from service.settings.formats import TRAITS, Traits
 from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
 
@@ -32,9 +33,15 @@ class Measure(Section):
     """
 
     path: str = Field(examples=["temperature"])
-    """The field's path in the record."""
+    """The field's path in the record, or another source: "$key.PATH", "$header.NAME"."""
     expression: str | None = Field(default=None, examples=["u * i"])
     """SQL over fields of the record, computed in doubles, in place of a path. Default: none."""
+    values: Mapping[str, Annotated[float, Field(ge=-LARGEST, le=LARGEST)]] | None = Field(
+        default=None, min_length=1, max_length=1_000, examples=[{"ON": 1, "OFF": 0}]
+    )
+    """The number of each text that the field may have: { path = "state", values = { ON = 1, OFF = 0 } }. true, false and
+    numbers count as their texts. A record with another text is rejected. Default: none.
+    """
     scale: float = Field(default=1.0, allow_inf_nan=False)
     """The field's value is multiplied by it."""
     offset: float = Field(default=0.0, allow_inf_nan=False)
@@ -65,9 +72,10 @@ class Measure(Section):
             msg = 'must be a path, an expression, or a table such as { path = "t", scale = 0.1, offset = -40 }'
             raise ValueError(msg)
         if isinstance(value, str):
-            value = {"path": value} if field_path.is_plain(value) else {"expression": value}
+            is_path = field_path.is_plain(value) or source.is_word(value)
+            value = {"path": value} if is_path else {"expression": value}
         if "expression" not in value:
-            return field_path.normalised(value)
+            return _normalised(value, source.NUMBER, "a measure")
         if len(value) > 1:
             msg = "has an expression and other keys. Put the path, the scale and the offset into the expression"
             raise ValueError(msg)
@@ -100,10 +108,10 @@ class Measure(Section):
 
 
 class Column(Section):
-    """A field of the record that views group by. Settings may give the path alone."""
+    """A text of the record that views group by. Settings may give the path alone."""
 
     path: str = Field(examples=["env.line"])
-    """The field's path in the record."""
+    """The field's path in the record, or another source, as for device_id; or "$partition"."""
     max_values: int = Field(default=10_000, gt=0, le=100_000)
     """The number of different values that become keys of views; readings with another value count as "(other)"."""
 
@@ -113,7 +121,15 @@ class Column(Section):
         if not isinstance(value, str | Mapping):
             msg = 'must be a path, or a table such as { path = "env.line", max_values = 100 }'
             raise ValueError(msg)
-        return {"path": field_path.of_field(value)} if isinstance(value, str) else field_path.normalised(value)
+        if isinstance(value, str):
+            return {"path": source.normal(value, source.COLUMN, "a column")}
+        return _normalised(value, source.COLUMN, "a column")
+
+
+def _normalised(table: Mapping[str, Any], kinds: tuple[source.Kind, ...], of: str) -> Mapping[str, Any]:
+    """Return a table of the settings with its `path` in the one spelling. Raises ValueError."""
+    path = table.get("path")
+    return {**table, "path": source.normal(path, kinds, of, in_table=True)} if isinstance(path, str) else table
 
 
 def _predicate(value: str | None) -> str | None:
@@ -127,8 +143,32 @@ Predicate = Annotated[str | None, AfterValidator(_predicate)]
 """A SQL predicate over the device, measures, columns and attributes: service/admission/filters.py."""
 
 
-def _device_path(value: str) -> str:
-    return value if value == RECORD_KEY else field_path.of_field(value)
+def _device_sources(value: object) -> object:
+    """Return one source as a text, several as a tuple. Raises ValueError."""
+    if isinstance(value, str):
+        return source.normal(value, source.DEVICE, "a device id")
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        return value
+    if not value or len(value) > _MOST_PARTS:
+        msg = f"has {len(value)} parts; a device id has 1 to {_MOST_PARTS}"
+        raise ValueError(msg)
+    parts = tuple(source.normal(each, source.DEVICE, "a part of a device id") for each in value)
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _time_part(value: str) -> str:
+    return source.normal(value, ("field",), "a part of the event time")
+
+
+def _zone(value: str) -> str:
+    if value not in zoneinfo.available_timezones():
+        msg = f"{value!r} is no time zone; one is Europe/Vienna, America/New_York or UTC"
+        raise ValueError(msg)
+    return value
+
+
+_MOST_PARTS = 8
+"""The most parts of a device id."""
 
 
 class MeasuresFrom(Section):
@@ -201,15 +241,29 @@ class Input(Section):
     """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
-    device_id: Annotated[str, AfterValidator(_device_path)] = "device_id"
-    """Path of the field with the device id; "$key" takes it from the Kafka record's key. Dots go into nested records. A
-    name with a dot, a blank or another sign is between backticks: "`tank.level`".
+    device_id: Annotated[str | tuple[str, ...], BeforeValidator(_device_sources)] = "device_id"
+    """Path of the field with the device id. Dots go into nested records. A name with a dot, a blank or another sign is
+    between backticks: "`tank.level`". Other sources: "$key" is the Kafka record's key, "$key.PATH" a field of a key that
+    is JSON, "$header.NAME" a header, "$topic" the topic, "$topic/PATTERN/" the part of it that a named group matches,
+    "'text'" a constant. Several parts make one id with / between them: ["site", "unit"]. More is in docs/sources.md.
     """
-    event_time: Annotated[str, AfterValidator(field_path.of_field)] = "event_time"
-    """Path of the field with the event time."""
-    event_time_unit: Literal["logical", "s", "ms", "us", "iso"] = "ms"
-    """"s", "ms", "us" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is recognised
-    anyway.
+    event_time: Annotated[str, AfterValidator(partial(source.normal, kinds=source.TIME, of="an event time"))] = (
+        "event_time"
+    )
+    """Path of the field with the event time; or "$timestamp", the record's time in Kafka, which needs no unit;
+    "$key.PATH" or "$header.NAME".
+    """
+    event_time_part: Annotated[str, AfterValidator(_time_part)] | None = Field(default=None, examples=["ts.nanos"])
+    """Path of a second field of the event time: with "s" the nanoseconds beside the seconds, 0 where they are missing; with
+    "iso" the time of day beside the date. Default: none.
+    """
+    event_time_unit: Literal["logical", "s", "ms", "us", "ns", "iso"] = "ms"
+    """"s", "ms", "us", "ns" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is
+    recognised anyway, but for one of nanoseconds, which needs "ns".
+    """
+    time_zone: Annotated[str, AfterValidator(_zone)] = Field(default="UTC", examples=["Europe/Vienna"])
+    """The zone of "iso" texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved
+    forward by as much; of one that comes twice the first is taken.
     """
     measures: Mapping[str, Measure] = Field(default_factory=dict, examples=[{"temperature": "temperature"}])
     """Measure name = the field's path in the record: "temperature"; with a unit of its own: { path = "temperature_f",
@@ -229,6 +283,14 @@ class Input(Section):
     where: Predicate = Field(default=None, examples=["kind = 'meter' and temperature > -40"])
     """A SQL predicate over device, measures, columns and attributes. Records that do not meet it are counted as
     filtered, and have no other effect. Default: none.
+    """
+    text_numbers: bool = False
+    """With JSON and Protobuf: measures and a time in s, ms or us may be texts with a number, such as " 21.5", or true
+    and false; an empty text is no value. Without it a record with such a text is rejected. Texts of Avro are read anyway.
+    """
+    on_bad_measure: Literal["reject", "drop"] = "reject"
+    """What becomes of a measure that is no finite number: "reject" rejects the record, "drop" admits the reading without
+    this measure. tidemark_measure_missing_readings_total counts it. Texts with numbers are read with "drop", too.
     """
     array: Annotated[bool | str, AfterValidator(_array_path)] = Field(default=False, examples=["values"])
     """With format = "json": a record is a JSON array of readings, plain or compressed by gzip, or one reading. A path is
@@ -312,11 +374,16 @@ class Input(Section):
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
         """Each setting that names a field of the record, with its path; a measure once for each field of its expression."""
+        return tuple((setting, path) for setting, path in self.sources if source.in_record(path))
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        """Each setting that has a source, with the source; a measure once for each field of its expression."""
         place = self.place
-        device = () if self.device_id == RECORD_KEY else ((f"{place}.device_id", self.device_id),)
         return (
-            *device,
+            *((f"{place}.device_id", path) for path in self.device_sources),
             (f"{place}.event_time", self.event_time),
+            *([] if self.event_time_part is None else [(f"{place}.event_time_part", self.event_time_part)]),
             *((f"{place}.measures.{name}", path) for name, measure in self.measures.items() for path in measure.paths),
             *(
                 (f"{place}.measures.{name}.where", each.path)
@@ -355,14 +422,72 @@ class Input(Section):
             for path in asked.keys() & (plain | values).keys()
         ]
 
+    @property
+    def device_sources(self) -> tuple[str, ...]:
+        """The sources of the device id's parts, one of most inputs."""
+        return (self.device_id,) if isinstance(self.device_id, str) else self.device_id
+
+    @property
+    def device_text(self) -> str:
+        """The sources of the device id, for messages."""
+        return ", ".join(self.device_sources)
+
+    @property
+    def device_fields(self) -> tuple[str, ...]:
+        """The paths in the record of the device id's parts."""
+        return tuple(filter(source.in_record, self.device_sources))
+
+    @property
+    def column_fields(self) -> tuple[str, ...]:
+        """The paths in the record of the columns."""
+        return tuple(column.path for column in self.columns.values() if source.in_record(column.path))
+
+    @property
+    def measure_fields(self) -> tuple[str, ...]:
+        """The paths in the record of the measures, also those in expressions; each once."""
+        paths = (path for measure in self.measures.values() for path in measure.paths)
+        return tuple(dict.fromkeys(filter(source.in_record, paths)))
+
+    @property
+    def text_fields(self) -> tuple[str, ...]:
+        """The paths in the record of JSON whose measures are read from texts."""
+        if self.text_numbers or self.on_bad_measure == "drop":
+            return self.measure_fields
+        return tuple(measure.path for measure in self.measures.values() if measure.values is not None)
+
+    @property
+    def time_field(self) -> str | None:
+        """The path in the record of the event time, None if it has another source."""
+        return self.event_time if source.in_record(self.event_time) else None
+
+    @property
+    def time_fields(self) -> tuple[str, ...]:
+        """The paths in the record of the event time and its second part."""
+        return tuple(path for path in (self.time_field, self.event_time_part) if path is not None)
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether a value comes from a header."""
+        return any(source.parse(path).kind == "header" for _, path in self.sources if source.is_word(path))
+
+    def topic_problems(self, topics: Iterable[str]) -> list[str]:
+        """Return a problem for each of the input's topics that a pattern does not match."""
+        return [
+            f"{setting}: {path!r} does not match the topic {topic!r}"
+            for setting, path in self.sources
+            if source.is_word(path)
+            for topic in topics
+            if (each := source.parse(path)).kind == "topic" and each.of_topic(topic) is None
+        ]
+
     def shared_paths(self) -> list[str]:
         """Return a problem for each column that reads a field that is read as a number or a time, too."""
         place = self.place
-        paths = {path: f"{place}.measures.{name}" for name, m in self.measures.items() for path in m.paths} | {
-            self.event_time: f"{place}.event_time"
-        }
-        of_texts = {self.event_time: "event_time"} if self.event_time_unit == "iso" else {}
-        of_texts |= {} if self.device_id == RECORD_KEY else {self.device_id: "device_id"}
+        paths = {
+            path: f"{place}.measures.{name}" for name, m in self.measures.items() for path in m.paths
+        } | dict.fromkeys((self.event_time, *self.time_fields), f"{place}.event_time")
+        of_texts = dict.fromkeys(self.time_fields, "event_time") if self.event_time_unit == "iso" else {}
+        of_texts |= dict.fromkeys(self.device_fields, "device_id")
         taken = [
             f"{place}.measures.{name}: the expression reads {path!r}, which is {place}.{of_texts[path]} and no number"
             for name, measure in self.measures.items()
@@ -373,7 +498,7 @@ class Input(Section):
         return taken + [
             f"{place}.columns.{name}: {column.path!r} is read as {paths[column.path]}, too; a column is a text of its own"
             for name, column in self.columns.items()
-            if column.path in paths
+            if column.path in paths and source.in_record(column.path)
         ]
 
     def crossing_paths(self) -> list[str]:

@@ -177,6 +177,7 @@ class Settings(Section):
                 *form.shared_paths(),
                 *form.crossing_paths(),
             ]
+            problems += form.topic_problems(form.topics if isinstance(form, NamedInput) else self.kafka.topics)
         for view in self.views:
             problems += _unknown(f"views.{view.name}.measures", view.measures or (), measures, f"measure of {section}")
             if view.measures is None and not measures:
@@ -227,6 +228,16 @@ class Settings(Section):
             f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
             for form in self.forms
             if form.array and not form.traits.has_arrays
+        ]
+        problems += [
+            f"{form.place}.time_zone: needs event_time_unit = 'iso' or an Avro timestamp; a number has no zone"
+            for form in self.forms
+            if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso"
+        ]
+        problems += [
+            f"{form.place}.event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
+            for form in self.forms
+            if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}
         ]
         problems += self._crossing_outlets()
         if self.pane_ms < 1_000:
@@ -342,6 +353,11 @@ class Settings(Section):
     def has_arrays(self) -> bool:
         """Whether a record may hold several readings."""
         return any(form.is_cut for form in self.forms)
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether a value of an input comes from a header of Kafka."""
+        return any(form.needs_headers for form in self.forms)
 
     @property
     def pane_ms(self) -> int:

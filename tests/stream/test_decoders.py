@@ -22,6 +22,7 @@ from service import settings as service_settings
 from service.admission import readings
 from service.commands import dissect
 from service.commands.explain import explain
+from service.commands.metadata import Metadata
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Input, Settings
 from state.rules import EVENT_MS_LIMIT
@@ -121,6 +122,32 @@ JSON_FIELDS = {
 }
 
 
+TEXTS = [
+    json.dumps(each)
+    for each in (
+        *("21.5", " 21.5 ", "\t-3\r\n", "+7", "-0", "1e3", "1E-3", "1.", ".5", "007", "-.5e+2", "9007199254740993"),
+        *("12d", "12f", "0x10", "0x1p3", "1_000", "1,5", "1 2", "--1", "-", "+", ".", "e5", "1e", "1e400", "-1e400"),
+        *(
+            "true",
+            "false",
+            "TRUE",
+            "True",
+            "null",
+            "NaN",
+            "inf",
+            "Infinity",
+            "\u0661",
+            "21.5\u00a0",
+            "21.5 \u00b0C",
+            "ON",
+        ),
+        *(f"{BASE_MS}", f" {BASE_MS}.5", f"{BASE_MS}d", "it's", "\\b", "\v1\f", "\0001", "\u20031"),
+    )
+]
+"""Texts of JSON in the place of a number."""
+STATES = {"17": 3, "true": 2, "a": -1.5, "2026-09-21": 7, "it's": 1, "\\b": 1}
+
+
 def json_values() -> Iterator[tuple[str, str]]:
     for place, old in PLACES.items():
         assert old in GOOD
@@ -141,9 +168,30 @@ def json_cases() -> Cases:
     cases |= {f"iso: {name}": ("iso", value.encode(), None) for name, value in times.items()}
     for each in test_json.ISO:
         cases[f"iso: {each!r}"] = ("iso", GOOD.replace("2026-09-21T14:14:00Z", json.dumps(each)[1:-1]).encode(), None)
-    for unit in ("s", "us"):
+    numbers = {
+        name: value for name, value in json_values() if name.startswith(("t ", "at", "air", "humidity", "without"))
+    }
+    cases |= {
+        f"{topic}: {name}": (topic, value.encode(), None)
+        for topic in ("texts", "dropped", "states")
+        for name, value in numbers.items()
+    }
+    for each in TEXTS:
+        for name, value in {
+            "t": GOOD.replace('"t":1.5', f'"t":{each}'),
+            "at": GOOD.replace(f"{BASE_MS}", each),
+        }.items():
+            cases[f"{name} is the text {each}"] = ("texts", value.encode(), None)
+            cases[f"{name} is the state {each}"] = ("states", value.encode(), None)
+            cases[f"{name} is dropped or {each}"] = ("dropped", value.encode(), None)
+    for unit in ("s", "us", "ns"):
         cases |= {f"{unit}: {name}": (unit, value.encode(), None) for name, value in times.items() if name[:2] == "at"}
-    for unit, exact in (("s", "1790000040.123"), ("s", "1790000040.9999999"), ("us", f"{BASE_MS}999.5")):
+    for unit, exact in (
+        ("s", "1790000040.123"),
+        ("s", "1790000040.9999999"),
+        ("us", f"{BASE_MS}999.5"),
+        ("ns", f"{BASE_MS}123456"),
+    ):
         cases[f"{unit}: {exact}"] = (unit, GOOD.replace(f'"at":{BASE_MS}', f'"at":{exact}').encode(), None)
     for key in (None, b"", b" \t", b"k", b"\xff", b"a\nb", b"x" * 257, "\u00e4".encode(), "\u00e4".encode()[:1]):
         cases[f"key {key!r}"] = ("key", GOOD.encode(), key)
@@ -160,8 +208,12 @@ def json_inputs() -> list[dict[str, Any]]:
         "iso": {"event_time": "iso", "event_time_unit": "iso"},
         "s": {"event_time_unit": "s"},
         "us": {"event_time_unit": "us"},
+        "ns": {"event_time_unit": "ns"},
         "key": {"device_id": "$key"},
         "array": {"array": True},
+        "texts": {"text_numbers": True},
+        "dropped": {"on_bad_measure": "drop"},
+        "states": {"measures": {"t": {"path": "t", "values": STATES}, "h": "air.humidity"}},
     }
     return [{**JSON_FIELDS, **more, "name": name, "topics": [name]} for name, more in {"json": {}, **others}.items()]
 
@@ -201,6 +253,8 @@ READERS: dict[str, tuple[Any, str]] = {
     "time": ("long", "time"),
     "stamp": ({"type": "long", "logicalType": "timestamp-micros"}, "time"),
     "text": (["null", "string"], "device"),
+    "number_text": (["null", "string"], "measure"),
+    "time_text": ("string", "time"),
     "symbol": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "column"),
     "map": (["null", "int"], "map"),
     "unmapped": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "unmapped"),
@@ -304,10 +358,10 @@ def by_hand(
     form: Input, schemas: dissect.Schemas, value: bytes | None, key: bytes | None
 ) -> tuple[Any, dissect.Dissected]:
     found = dissect.dissect(value, form, schemas)
-    reason, _ = dissect.reason(found, key, form)
+    reason, _ = dissect.reason(found, Metadata(key), form)
     if reason:
         return reason, found
-    made = dissect.reading(found, key, form)
+    made = dissect.reading(found, Metadata(key), form)
     time = made.event_ms or 0
     if time > BASE_MS + DAY_MS or time >= EVENT_MS_LIMIT:
         return "early", found

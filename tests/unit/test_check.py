@@ -37,7 +37,7 @@ def test_a_port_that_somebody_else_holds_is_named(tmp_path: Path) -> None:
             next(check._metrics_port(make_settings(tmp_path, metrics={"port": taken.getsockname()[1]})))
 
 
-def failures(fields: dict[str, Any], unit: str = "ms", **measures: str) -> list[str]:
+def failures(fields: dict[str, Any], unit: str = "ms", **measures: Any) -> list[str]:
     """What check refuses of fields of an Avro schema, which has a device id and an event time, too."""
     types = {"device_id": "string", "event_time": {"type": "long", "logicalType": "timestamp-millis"}, **fields}
     schema = {
@@ -58,7 +58,8 @@ def test_a_type_by_name_is_the_type() -> None:
     assert failures(named, b="outer.x", c="other.x") == []
     assert failures(named, b="outer.y") == ["input.measures.b: the reader's schema has no field 'outer.y'"]
     assert failures(named, b="outer") == [
-        "input.measures.b: 'outer' is record in the reader's schema, not decimal or double or float or int or long"
+        "input.measures.b: 'outer' is record in the reader's schema, "
+        "not boolean or decimal or double or float or int or long or string"
     ]
 
 
@@ -70,7 +71,7 @@ def test_a_union_that_spark_reads_as_a_number_is_one(kind: list[str]) -> None:
 @pytest.mark.parametrize("kind", [["null", "long", "double"], ["int", "long", "double"], ["int", "string"]])
 def test_a_union_of_several_types_is_no_field_that_spark_reads(kind: list[str]) -> None:
     [problem] = failures({"temp": kind}, a="temp")
-    assert problem.startswith("input.measures.a: 'temp' is union in the reader's schema, not decimal or double or")
+    assert problem.startswith("input.measures.a: 'temp' is union in the reader's schema, not boolean or decimal or")
     [problem] = failures({"device_id": kind, "temp": "double"}, a="temp")
     assert problem.startswith("input.device_id: 'device_id' is union")
 
@@ -89,11 +90,17 @@ def test_decimals_and_keys_of_a_map_are_fields() -> None:
     }
     assert failures(fields, a="temp", b="hum", c="tags.`p.x`", d="more.any.x") == []
     assert failures(fields, a="more.any.y") == ["input.measures.a: the reader's schema has no field 'more.any.y'"]
-    for path, kind in (("tags", "map"), ("texts.a", "string"), ("more.any", "record")):
+    assert failures(fields, a="texts.a") == []
+    for path, kind in (("tags", "map"), ("more.any", "record")):
         [problem] = failures(fields, a=path)
         assert problem.startswith(f"input.measures.a: '{path}' is {kind} in the reader's schema")
-    [problem] = failures({"temp": {"type": "string", "logicalType": "decimal"}}, a="temp")
-    assert problem.startswith("input.measures.a: 'temp' is string")
+    assert failures({"temp": {"type": "string", "logicalType": "decimal"}}, a="temp") == []
+    [problem] = failures({"temp": {"type": "enum", "name": "E", "symbols": ["ON"]}}, a="temp")
+    assert problem.startswith("input.measures.a: 'temp' is enum")
+    assert (
+        failures({"temp": {"type": "enum", "name": "E", "symbols": ["ON"]}}, a={"path": "temp", "values": {"ON": 1}})
+        == []
+    )
 
 
 def test_a_field_of_a_union_of_records_is_none() -> None:

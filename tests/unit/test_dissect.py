@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.commands import dissect
+from service.commands.metadata import Metadata
 from service.settings import Input
 from service.units import format_time, parse_time_ms
 from tests.stream.records import BASE_MS, avro, write_schemas
@@ -30,7 +31,7 @@ def test_a_whole_record_is_told_field_by_field_with_its_bytes(given: Input) -> N
     assert value()[slice(*dissected.spans["device_id"])] == b"\x04d1"
     assert [end for _, end in dissected.spans.values()][-1] == len(value())
     assert dissect.event_ms(dissected, given) == BASE_MS
-    assert dissect.device(dissected, b"other", given) == "d1"
+    assert dissect.device(dissected, Metadata(b"other"), given) == "d1"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_whole_record_is_told_field_by_field_with_its_bytes(given: Input) -> N
 )
 def test_the_device_is_a_text_or_a_whole_number_else_the_key(given: Input, found: object, expected: str) -> None:
     dissected = dissect.Dissected({"device_id": found}, {})
-    assert dissect.device(dissected, b"the-key", given) == expected
+    assert dissect.device(dissected, Metadata(b"the-key"), given) == expected
 
 
 def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
@@ -51,7 +52,7 @@ def test_a_broken_record_is_told_as_far_as_it_goes(given: Input) -> None:
     assert dissect.offending(micro_batch, "undecodable", "", given, 100, 20) == (micro_batch.stop, 20)
     long = dissect.dissect(b"\0\0\0\0\1\x80\x80\x80\x80\x80\x40rest", given, schemas)
     assert (long.fields, long.stop) == ({}, HEAD)
-    assert dissect.device(long, b"the-key", given) == "the-key"
+    assert dissect.device(long, Metadata(b"the-key"), given) == "the-key"
     more = dissect.dissect(value() + b"\xff\xff", given, schemas)
     assert (more.at("temperature"), more.stop, more.why) == (20.0, len(value()), "2 bytes after the record")
     unknown = dissect.dissect(b"\0\0\0\0\7rest", given, schemas)

@@ -51,7 +51,10 @@ def explained(
     ("value", "text"),
     [
         (b'{"sensor":"a","ts":"x","env":{"temp":"hot"}}', 'env.temp = "hot": expected a number'),
-        (b'{"env":{"temp":true,"hum":[1]}}', "env.temp = true: expected a number; env.hum = [1]: expected a number"),
+        (
+            b'{"env":{"temp":true,"hum":[1]}}',
+            "env.temp = true: expected a number (input.text_numbers = true reads it); env.hum = [1]: expected a number",
+        ),
         (
             b'{"env":3}',
             "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum",

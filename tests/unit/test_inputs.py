@@ -13,6 +13,7 @@ from service.admission.unknown_schemas import ALL
 from service.commands import compatibility
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
+from service.commands.metadata import Metadata
 from service.errors import SettingsError
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Settings, load, parse
@@ -168,7 +169,7 @@ def test_a_reject_is_explained_with_the_input_of_its_topic(tmp_path: Path) -> No
     seen = dissector("plugs", value)
     reject = Reject(Coordinates("plugs", 0, 1), "undecodable", "", 0, 0, 0, None, value, ())
     assert explain(reject, seen, given) == 'env.t = "warm": expected a number'
-    assert dissector.device("plugs", seen, None) == "a"
+    assert dissector.device(seen, Metadata(topic="plugs")) == "a"
 
 
 def test_schemas_check_asks_for_the_input(tmp_path: Path) -> None:

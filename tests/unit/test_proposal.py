@@ -61,6 +61,9 @@ class Message:
     def key(self) -> None:
         return None
 
+    def headers(self) -> None:
+        return None
+
     def timestamp(self) -> tuple[int, int]:
         return 1, self._ms
 
@@ -132,19 +135,21 @@ def test_proposals_are_right_where_the_records_say_enough() -> None:
 
 
 def test_each_time_has_its_unit_from_its_values_alone() -> None:
-    for unit, of in {"s": 1e-3, "ms": 1, "us": 1_000}.items():
+    for unit, of in {"s": 1e-3, "ms": 1, "us": 1_000, "ns": 1_000_000}.items():
         made = proposal.propose(readings(ts=lambda n, of=of: int((BEGIN_MS + n * 100) * of)))
         assert made.clock is not None
         assert (made.clock.path, made.clock.unit) == ("ts", unit)
-    made = proposal.propose(readings(ts=lambda n: (BEGIN_MS + n * 100) * 1_000_000))
-    assert "ts is in nanoseconds, which Tidemark cannot read" in made.open["input.event_time"]
 
 
 def test_the_key_is_no_event_time() -> None:
     sample = [replace(each, key=shapes._iso(each.broker_ms), record={**each.record, "ts": None}) for each in readings()]
     made = proposal.propose(sample)
-    assert made.clock is None
-    assert "no field has times" in made.open["input.event_time"]
+    assert made.clock is not None
+    assert (made.clock.path, list(made.clock.ms)) == ("$timestamp", [each.broker_ms for each in sample])
+    assert "no field has times, so a reading has its record's time in Kafka" in made.doubts["input.event_time"]
+    document = settings(made)
+    assert (document["input"]["event_time"], "event_time_unit" in document["input"]) == ("$timestamp", False)
+    parse(document)
 
 
 def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
@@ -208,6 +213,7 @@ def test_a_field_that_would_reject_records_is_no_measure() -> None:
     )
     assert {each.path for each in made.measures} == {"temp"}
     assert set(made.left_out) == {"mixed", "part.x", "huge", "text", "list"}
+    assert made.left_out["text"] == "whole numbers in texts, which may be codes; text_numbers = true reads them"
     assert made.left_out["mixed"] == "also text: such a record would be rejected"
 
 
@@ -565,3 +571,52 @@ def test_a_long_record_gets_a_measure_for_each_name_and_the_settings_are_valid()
         "temperature": ("value", "metric = 'temperature'"),
     }
     assert form.is_long
+
+
+def test_numbers_in_texts_are_measures_and_times() -> None:
+    sample = readings(ts=lambda n: str(BEGIN_MS + n * 100), temp=lambda n: f" {n % 7}.5 " if n % 10 else "")
+    made = proposal.propose(sample)
+    assert made.clock is not None
+    assert (made.clock.path, made.clock.unit, made.text_numbers) == ("ts", "ms", True)
+    assert [(each.path, each.low, each.high, each.stray) for each in made.measures] == [("temp", 0.5, 6.5, 0)]
+    assert "texts with numbers may be codes: temp" in made.doubts["input.measures"]
+    document = settings(made)
+    assert document["input"]["text_numbers"] is True
+    parse(document)
+    assert not proposal.propose(readings()).text_numbers
+    avro = of_avro({"device": "string", "ts": "long", "temp": "string"}, readings(temp=lambda n: f"{n % 7}.5"))
+    assert ([each.path for each in avro.measures], avro.text_numbers) == (["temp"], False)
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "why"),
+    [
+        ({"$key.sensor.id": "s{}"}, "$key.`sensor`.id", "in the record's key"),
+        ({"$header.device-id": "s{}", "$header.trace": "t"}, "$header.`device-id`", "a header"),
+        ({"$topic": "plant.s{}"}, "$topic", "the topic"),
+    ],
+)
+def test_the_device_is_in_the_key_a_header_or_the_topic(words: dict[str, str], path: str, why: str) -> None:
+    spelled = {
+        path.replace("`sensor`", "sensor") if name != "$header.trace" else name: text for name, text in words.items()
+    }
+    sample = [
+        replace(each, record={**each.record, "device": None}, words={w: t.format(n % 10) for w, t in spelled.items()})
+        for n, each in enumerate(readings())
+    ]
+    made = proposal.propose(sample)
+    assert made.device is not None
+    assert (made.device.path, made.device.devices, made.device.why) == (path.replace("`sensor`", "sensor"), 10, why)
+    parse(settings(made))
+
+
+def test_the_words_of_a_message_are_its_key_its_headers_and_its_topic() -> None:
+    class Sent(Message):
+        def key(self) -> bytes:  # type: ignore[override]
+            return b'{"site":{"id":7},"deep":{"a":{"b":{"c":1}}},"on":true,"x`":1}'
+
+        def headers(self) -> list[tuple[str, bytes]]:  # type: ignore[override]
+            return [("device-id", b"old"), ("device-id", b"pump"), ("bytes", b"\xff"), ("a.b", b"")]
+
+    [seen] = decoded([Sent(b"{}")], "json").sample
+    assert seen.words == {"$topic": "t", "$key.site.id": "7", "$header.`device-id`": "pump", "$header.`a.b`": ""}

@@ -54,8 +54,7 @@ class Csv(Json):
 
 def texts_of(form: Input) -> set[str]:
     """Return the fields that are texts, whatever is in them: of the device id and columns."""
-    paths = [form.device_id, *(column.path for column in form.columns.values())]
-    return {field_path.parts(path)[0] for path in paths if not path.startswith("$")}
+    return {field_path.parts(path)[0] for path in (*form.device_fields, *form.column_fields)}
 
 
 def typed(text: str) -> str:
