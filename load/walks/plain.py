@@ -92,6 +92,8 @@ class _Window:
     revision: int = 0
     begun: int | None = None
     mark: int | None = None
+    carried: tuple[int, float] | None = None
+    carry_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ class Plain:
         self.rejects: dict[RecordPlace, str] = {}
         self.admitted: Counter[str] = Counter()
         self._windows: dict[Place, _Window] = {}
+        self._carried: dict[Place, tuple[int, float]] = {}
         self.left: dict[Place, int] = {}
         self.all_admitted: list[Reading] = []
         self._versions = Versions(())
@@ -254,7 +257,23 @@ class Plain:
                         window.revision += window.closed_by == "idle"
                         window.closed_by = ""
                         window.readings.append((each.event_ms, value, each.device))
+                        window.carried, window.carry_ms = self._carried.get(place), view.carry_ms
                         start -= view.step_ms
+                    if value is not None and view.carry_ms is not None:
+                        self._carry((view.name, measure, key), view, each.event_ms, value)
+
+    def _carry(self, of: tuple[str, str, str], view: View, event_ms: int, value: float) -> None:
+        """The last reading before a window that still holds when the window begins is carried into it."""
+        for start in _following(view, event_ms):
+            place = (*of, start)
+            self._carried[place] = max(self._carried.get(place, (event_ms, value)), (event_ms, value))
+            window = self._windows.get(place)
+            if window is not None and window.carried != self._carried[place]:
+                before = _numbers(start, window)
+                window.carried = self._carried[place]
+                if _numbers(start, window) != before:
+                    window.revision += window.closed_by == "idle"
+                    window.closed_by = ""
 
     def _close_windows(self, line_ms: int, closed_by: str) -> None:
         for (view, measure, key, start), window in self._windows.items():
@@ -448,9 +467,19 @@ def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int
     return max(starts, default=None), bool(starts) and is_late
 
 
+def _following(view: View, event_ms: int) -> range:
+    """The starts of the windows that a reading is carried into."""
+    first = (event_ms // view.step_ms + 1) * view.step_ms
+    return range(first, event_ms + (view.carry_ms or 0) + 1, view.step_ms)
+
+
+def _numbers(start: int, window: _Window) -> Mapping[str, float | None]:
+    frame = Frame(start, window.end, window.carried, window.carry_ms)
+    return {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
+
+
 def _shown(start: int, window: _Window) -> Fields:
-    frame = Frame(start, window.end)
-    numbers = {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
+    numbers = _numbers(start, window)
     fields: Fields = {name: number for name, number in numbers.items() if number is not None}
     complete_from = window.mark if window.begun is None else window.begun
     return {

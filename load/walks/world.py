@@ -501,6 +501,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "measures": each.measures,
             "statistics": each.statistics,
             "where": each.where,
+            **({} if each.carry_ms is None else {"carry_for": f"{each.carry_ms} ms"}),
             **({"window": "none"} if each.is_endless else times),
         }
 

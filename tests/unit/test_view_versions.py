@@ -71,6 +71,20 @@ def test_a_view_that_is_added_is_complete_from_the_newest_reading_on() -> None:
     assert (view.complete_from("humidity"), view.complete_from("other")) == (NEWEST_MS + 1, None)
 
 
+def test_a_view_that_carries_readings_is_complete_where_none_from_before_it_is_carried_into() -> None:
+    carrying = {**DEVICE, "statistics": ["increase"], "carry_for": "2 m"}
+    after = view_versions.changed(view_versions.begun(made(DEVICE)), made(carrying), NEWEST_MS)
+    assert shown(after)[1] == ("device", "device@2", True, both(NEWEST_MS + 1 + 120_000))
+    again = view_versions.changed(after, made({**carrying, "statistics": ["resets"]}), NEWEST_MS)
+    assert [view.name for view in again.views] == ["device", "device@2"]
+    assert [
+        view.name for view in view_versions.changed(after, made({**carrying, "carry_for": "3 m"}), NEWEST_MS).views
+    ] == [
+        "device",
+        "device@3",
+    ]
+
+
 def test_a_view_that_is_added_before_the_first_reading_is_complete() -> None:
     after = view_versions.changed(view_versions.begun(made(DEVICE)), made(DEVICE, TOTAL), -1)
     assert shown(after)[1] == ("total", "total", False, {})
