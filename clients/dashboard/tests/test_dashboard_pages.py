@@ -464,6 +464,8 @@ def test_a_redis_without_values_is_a_page_that_waits_and_says_for_what(
         assert "Old values" not in html
         assert "Redis does not answer" not in html
         assert "Redis has no values of a service yet" in html
+        for _ in range(3):  # the answer about progress does not say that there are values
+            assert "Redis has no values of a service yet" in get(pages, "/pipeline")
 
 
 def test_without_redis_the_pipeline_shows_what_the_service_says(

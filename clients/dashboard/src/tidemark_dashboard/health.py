@@ -28,8 +28,11 @@ class Health:
     def is_away(self) -> bool:
         return self.failed_ms > 0
 
-    def answered(self, lacks: str = "") -> None:
-        self.answered_ms, self.failed_ms, self.reason, self.lacks = now_ms(), 0, "", lacks
+    def answered(self, lacks: str | None = None) -> None:
+        """Note an answer, and what the source lacks; None for an answer that does not say so."""
+        self.answered_ms, self.failed_ms, self.reason = now_ms(), 0, ""
+        if lacks is not None:
+            self.lacks = lacks
 
     def failed(self, reason: str) -> None:
         """Keep why there was no answer, without the logins of URLs: pages show it."""

@@ -189,7 +189,9 @@ class Sources:
 
     async def meta(self) -> Meta:
         """The views and measures. Raises ContractError where there are none yet."""
-        return await self.ask(queries.meta())
+        meta = await self.ask(queries.meta())
+        self.redis.answered("")
+        return meta
 
     async def look(self) -> Progress | None:
         """Progress, at most PULSE_S old. Raises what the client raises."""
@@ -214,7 +216,7 @@ class Sources:
                 steps.append(Step(state == "running", text))
         has_views = not redis.is_away and not redis.lacks
         views = "has" if has_views else "does not have"
-        hint = "" if has_views or redis.is_away else f". {redis.lacks}"
+        hint = "" if has_views or redis.is_away else f": {redis.lacks}"
         steps.append(Step(has_views, f"Redis {views} the views of a service under the prefix {prefix!r}{hint}"))
         steps.append(Step(self.progress is not None, "The first batch is published"))
         return steps

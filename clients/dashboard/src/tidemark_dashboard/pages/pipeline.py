@@ -359,8 +359,8 @@ PAGE = Page(
     "Pipeline",
     (
         "pipeline_now",
-        "pipeline_course",
         "pipeline_partitions",
+        "pipeline_course",
         "pipeline_places",
         "pipeline_batches",
         "pipeline_rejects",
