@@ -319,7 +319,7 @@ def delays(made: Proposal) -> str:
     if made.behind_ms is None:
         return ""
     most, last = (rough_duration(max(0, ms)) if ms > 0 else "0 s" for ms in made.behind_ms)
-    return f"99 % of the readings are at most {most} behind the broker's time, the last one is {last}"
+    return f"99 % of the readings are at most {most} behind the broker's time, the latest {last}"
 
 
 def final_after(made: Proposal) -> str:
