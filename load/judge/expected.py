@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from load.judge.calendars import Calendar
 from load.judge.statistics import DEFAULT, Frame, plain
 
 Integers = NDArray[np.int64]
@@ -48,6 +49,12 @@ class View:
     statistics: tuple[str, ...] = DEFAULT
     where: str | None = None
     carry_ms: int | None = None
+    calendar: Calendar | None = None
+    """Where its windows begin and end, if they are of a time zone; then the two lengths mean nothing."""
+
+    def end(self, start: int) -> int:
+        """The end of the window that begins at a time."""
+        return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
 
     @property
     def is_endless(self) -> bool:
@@ -59,7 +66,8 @@ class View:
 class WindowValue:
     """One window of one key: `stddev` is the population's, `first` and `last` are event times (ms).
 
-    `others` are the statistics that its view names and that are not in DEFAULT; None is "absent".
+    `others` are the statistics that its view names and that are not in DEFAULT; None is "absent". `local_start` is the start on
+    the clock of the view's zone, "" without one.
     """
 
     start: int
@@ -74,6 +82,7 @@ class WindowValue:
     last: int
     closed_by: str
     others: Mapping[str, float | None] = field(default_factory=dict)
+    local_start: str = ""
 
     @property
     def final(self) -> bool:
@@ -185,7 +194,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
     def __init__(self, watermark_ms: int, idle_ms: int) -> None:
         self.watermark_ms, self.idle_ms = watermark_ms, idle_ms
         self._parts: dict[tuple[str, str], _Part] = {}
-        self._lengths: dict[tuple[str, str], int] = {}
+        self._views: dict[tuple[str, str], View] = {}
         self._size = 0
 
     def add(
@@ -204,7 +213,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
         self._parts[view.name, measure] = _Part(
             codes, keys, bounds, table.key, table.start, numbers, self._size, others, readings
         )
-        self._lengths[view.name, measure] = view.window_ms
+        self._views[view.name, measure] = view
         self._size += len(table.start)
 
     def number(self, key: WindowKey) -> int | None:
@@ -224,13 +233,15 @@ class Windows(Mapping[WindowKey, WindowValue]):
             raise KeyError(key)
         part = self._parts[key[0], key[1]]
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
-        end = key[3] + self._lengths[key[0], key[1]]
+        view = self._views[key[0], key[1]]
+        end = view.end(key[3])
         closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
         others: dict[str, float | None] = {}
         if part.readings is not None:
             kept, frame = part.readings.of(number - part.before), part.readings.frame(number - part.before, key[3], end)
             others = {name: plain(name, kept, frame) for name in part.others}
-        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others)
+        local = "" if view.calendar is None else view.calendar.local(key[3])
+        return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)
 
     def __iter__(self) -> Iterator[WindowKey]:
         for (view, measure), part in self._parts.items():
@@ -292,7 +303,7 @@ def windows(
             has = ~np.isnan(values)
             if has.any():
                 kept = order[has]
-                table = _slide(key[kept], readings.event_ms[kept], values[has], view.window_ms, view.step_ms)
+                table = _slide(key[kept], readings.event_ms[kept], values[has], view)
                 others = tuple(name for name in view.statistics if name not in DEFAULT)
                 raw = None
                 if others:
@@ -322,24 +333,30 @@ def _keys(
     return keys, key if own else key[readings.device]
 
 
-def _slide(key: Integers, event_ms: Integers, values: Floats, window_ms: int, step_ms: int) -> _Table:
+def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Table:
     """Windows over readings sorted by key and time, at least one of them."""
-    step = event_ms // step_ms
-    new = np.append(True, (np.diff(key) != 0) | (np.diff(step) != 0))
-    back = np.arange(window_ms // step_ms)
-    candidate = np.stack([np.repeat(key[new], len(back)), np.subtract.outer(step[new], back).ravel() * step_ms])
+    if view.calendar is not None:
+        spans = {ms: view.calendar.span(ms) for ms in np.unique(event_ms).tolist()}
+        candidate = np.stack([key, np.array([spans[ms][0] for ms in event_ms.tolist()], np.int64)])
+    else:
+        step = event_ms // view.step_ms
+        new = np.append(True, (np.diff(key) != 0) | (np.diff(step) != 0))
+        back = np.arange(view.window_ms // view.step_ms)
+        starts = np.subtract.outer(step[new], back).ravel() * view.step_ms
+        candidate = np.stack([np.repeat(key[new], len(back)), starts])
     candidate = candidate[:, np.lexsort(candidate[::-1])]
     once = np.append(True, (np.diff(candidate, axis=1) != 0).any(axis=0))
     group, start = candidate[:, once]
+    end = np.array([view.end(ms) for ms in start.tolist()], np.int64)
     # Key and time as one sorted number, so that a window is found by two binary searches.
-    origin = int(event_ms.min()) - window_ms
-    width = int(event_ms.max()) - origin + window_ms + 1
+    origin = int(start.min())
+    width = int(end.max()) - origin + 1
     if (int(key.max()) + 1) * width >= 1 << 63:
         msg = f"readings of {int(key.max()) + 1} keys over {width} ms are too far apart for 64 bits"
         raise ValueError(msg)
     place = key * width + (event_ms - origin)
     low = np.searchsorted(place, group * width + (start - origin))
-    high = np.searchsorted(place, group * width + (start + window_ms - origin))
+    high = np.searchsorted(place, group * width + (end - origin))
     total, mean, least, most, stddev = _slices(values, low, high)
     count = (high - low).astype(np.int64)
     first, last = event_ms[low], event_ms[high - 1]

@@ -74,6 +74,10 @@ class _Checks:
         for each in ("start", "end"):
             check.integer(each, getattr(right, each))
         _check_statistics(check, right, self._expected.statistics[view])
+        if right.local_start:
+            check.text("local_start", right.local_start)
+        else:
+            check.none("local_start")
         if right.end != ENDLESS_MS:
             check.none("complete_from")
         # A reading that came after a silence leaves the others closed by it, and the oracle cannot tell which.

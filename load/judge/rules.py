@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from load.judge.calendars import Calendar
 from load.judge.expected import ENDLESS_MS, EVENTS, View
 from load.judge.statistics import DEFAULT
 
@@ -226,7 +227,8 @@ def _distinct(given: Any) -> tuple[str, ...]:
 
 
 def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
-    length = ENDLESS_MS if view["window"] == "none" else amount(view["window"])
+    calendar = Calendar.of(view["window"], view.get("time_zone"), view.get("offset"))
+    length = ENDLESS_MS if view["window"] == "none" else 0 if calendar is not None else amount(view["window"])
     counts = view.get("measures") == []
     chosen = view.get("measures") or measures
     default = ("count", "first", "last") if counts else DEFAULT
@@ -238,6 +240,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
         measures=(EVENTS,) if counts else tuple(measure for measure in measures if measure in chosen),
         where=view.get("where"),
         carry_ms=amount(view["carry_for"]) if "carry_for" in view else None,
+        calendar=calendar,
         statistics=tuple(dict.fromkeys((*view.get("statistics", default), "count", "last"))),
     )
 

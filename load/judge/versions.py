@@ -22,12 +22,13 @@ class Version:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where
+        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where, self.view.calendar
 
     @property
     def ends_ms(self) -> int:
         """The event time by which all windows that lack readings have ended; there must be `marks`."""
-        return max(self.marks.values()) + self.view.window_ms
+        mark = max(self.marks.values())
+        return mark + self.view.window_ms if self.view.calendar is None else self.view.calendar.span(mark - 1)[1]
 
 
 class Versions:

@@ -11,6 +11,17 @@ _LUA = "service/publication/publish.lua"
 
 MUTATIONS = (
     Mutation(
+        "day-of-24-hours",
+        "a local day begins as the clock was set when the zone's records begin",
+        "on the days on which clocks change, and all summer, readings of the last hour are in the wrong day",
+        ("P1",),
+        (Edit("state/calendar.py", "starts = clock_ms - offsets_ms\n", "starts = clock_ms - offsets_ms[0]\n"),),
+        (
+            "tests/unit/test_partial_aggregation.py::test_a_local_day_holds_exactly_the_readings_of_that_local_day",
+            "tests/unit/test_calendar.py::test_a_window_begins_and_ends_as_the_zone_s_clock_says",
+        ),
+    ),
+    Mutation(
         "moved-device-takes-the-window",
         "a marked window with more readings than the computed one stays in the last pass, and is removed then",
         "where a device has moved to another site, the readings of the others of its former site are in no window",

@@ -120,7 +120,7 @@ def play(
     failed: list[str] = []
     rejected: list[str] = []
     with executor(name, folder, [*right, *wrong], spark) as made:
-        for transcript in sorted((*right, *wrong), key=lambda each: each.number):  # they share one timeline
+        for transcript in sorted((*right, *wrong), key=lambda each: each.origin_ms):  # they share one timeline
             try:
                 run(transcript, made)
             except TranscriptError as error:

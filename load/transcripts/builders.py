@@ -3,7 +3,6 @@
 Each step is one file of records, and so one batch, and what it leads to. The output frame is what publish would get.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import ALL_MEASURES, COLUMNS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript, reject, view_of
+from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript, reject, value_of, view_of
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
@@ -295,7 +294,7 @@ class Builders:
         for number, each in enumerate(table.to_pylist()):
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
             texts = {name: column[number] for name, column in columns.items()}
-            shown = {name: json.loads(text) for name, text in texts.items() if text is not None}
+            shown = {name: value_of(name, text) for name, text in texts.items() if text is not None}
             self._put(item, {**shown, "final": False, "closed_by": ""}, is_past=is_past)
             self._ends[item] = each["end"]
 

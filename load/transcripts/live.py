@@ -45,6 +45,7 @@ from load.transcripts.transcript import (
     Transcript,
     TranscriptError,
     reject,
+    value_of,
     view_of,
 )
 from service import settings
@@ -335,7 +336,7 @@ def _written(fields: Mapping[str, object] | None) -> Mapping[str, object] | None
 
 def _window(fields: Mapping[str, str]) -> dict[str, Any]:
     names = (name for name in FIELDS["window"] if name not in {"final", "closed_by"})
-    numbers = {name: json.loads(fields[name]) for name in names if name in fields}
+    numbers = {name: value_of(name, fields[name]) for name in names if name in fields}
     return {**numbers, "final": fields["closed_by"] != "", "closed_by": fields["closed_by"]}
 
 

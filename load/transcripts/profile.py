@@ -86,6 +86,19 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "statistics": list(ORDERED),
         "carry_for": "90 s",
     },
+    *(
+        {"name": name, "by": ["device"], "measures": ["humidity"], "statistics": ["mean"], **windows}
+        for name, windows in {
+            "rome": {"window": "1 d", "time_zone": "Europe/Rome"},
+            "york": {"window": "1 d", "time_zone": "America/New_York"},
+            "nepal": {"window": "1 d", "time_zone": "Asia/Kathmandu"},
+            "howe": {"window": "1 d", "time_zone": "Australia/Lord_Howe"},
+            "shift": {"window": "1 d", "time_zone": "Europe/Rome", "offset": "6 h"},
+            "week": {"window": "1 w", "time_zone": "Europe/Rome"},
+            "month": {"window": "1 mo", "time_zone": "America/New_York"},
+            "year": {"window": "1 y", "offset": "3 mo"},
+        }.items()
+    ),
 )
 KEPT = "kept"
 """The view whose windows go to the outlet."""

@@ -165,4 +165,5 @@ def _window(shown: Shown) -> Fields:
         value = window.others[name] if name in window.others else getattr(window, name)
         numbers |= {} if value is None or name not in FIELDS["window"] else {name: value}
     mark = {} if shown.complete_from is None else {"complete_from": shown.complete_from}
-    return {**numbers, **mark, "final": window.final, "closed_by": window.closed_by}
+    local = {"local_start": window.local_start} if window.local_start else {}
+    return {**numbers, **mark, **local, "final": window.final, "closed_by": window.closed_by}

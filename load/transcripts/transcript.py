@@ -33,6 +33,9 @@ A step is any of these, in this order:
     replay   another run reads all records of the transcript at once, and then it has been silent for `idle_after` (10 s) when
              the clock shows what it shows now: what it ends with, but for revisions, in place of what there is. The last step
 
+A transcript of days and months has `at`, the time in UTC at which it begins, later than all before: `at: 2040-03-24T20:00Z`.
+Times of its readings and windows are times in UTC, too (`a 2040-03-24T23:00Z 20`), and it looks at windows and rejects only.
+
 `expect` names every window, session, device and reject that is new or different after the step, with as many of its fields
 as matter; output that nobody expected is an error. A window is `null` when its view has ended. A transcript that changes views
 also names these: the view's name in keys, that of a version that is to follow, and from when on windows have all readings. It
@@ -42,10 +45,12 @@ settings in profile.py and one timeline.
 """
 
 import gzip
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +88,7 @@ FIELDS = {
         "closed_by",
         "revision",
         "complete_from",
+        "local_start",
     ),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
@@ -101,7 +107,7 @@ SHORT = {
 """The field that is meant when an item is given as a plain value."""
 
 _READING = re.compile(
-    r"(\w+) (-?[\d.]+)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
+    r"(\w+) (-?[\d.]+|\d{4}-[\dT:-]+Z)(?: (-?[\d.]+(?:e\d+)?|NaN|Infinity))?((?: \w+=\S+)*)(?: @(-?[\d.]+))?(?: >(\d))?"
 )
 _TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?(?: \^(\d+))?( gzip)?", re.DOTALL)
 
@@ -109,6 +115,13 @@ _TEXT = re.compile(r"(.*?)(?: @(-?[\d.]+))?(?: #(\w+))?(?: \^(\d+))?( gzip)?", r
 def reject(number: int, index: int | None) -> str:
     """The item of a reject: of the record with this number, or of one reading of its array."""
     return f"reject {number}" if index is None else f"reject {number}#{index}"
+
+
+def value_of(name: str, text: str | bytes) -> Any:
+    """The value of a field of a window as Redis has it: a number, or the text of a local time."""
+    if name == "local_start":
+        return text.decode() if isinstance(text, bytes) else text
+    return json.loads(text)
 
 
 def view_of(item: str) -> str:
@@ -155,11 +168,12 @@ class Transcript:
     sites: Mapping[str, str]
     intervals: Mapping[str, int]
     steps: tuple[Step, ...] = field(default=())
+    at_ms: int | None = None
 
     @property
     def origin_ms(self) -> int:
         """Where its time begins."""
-        return ORIGIN_MS + self.number * HOUR_MS
+        return self.at_ms if self.at_ms is not None else ORIGIN_MS + self.number * HOUR_MS
 
     def device(self, name: str) -> str:
         """A device of this transcript's own."""
@@ -172,7 +186,21 @@ class Transcript:
 
     def mine(self, output: Output) -> Output:
         """Of the items of all transcripts, in the names of the settings, those that this one looks at, in its own."""
-        return dict(self._mine(output))
+        return dict(self._mine(output) if self.at_ms is None else self._mine_of_days(output))
+
+    def _mine_of_days(self, output: Output) -> Iterator[tuple[str, Fields]]:
+        prefix = f"{self.number}."
+        for item, fields in output.items():
+            kind, _, name = item.partition(" ")
+            if kind == "window":
+                view, measure, key, start = name.split("/")
+                if view.partition("@")[0] in self.views and key.startswith(prefix):
+                    yield f"window {view}/{measure}/{key.removeprefix(prefix)}/{_time(int(start))}", _with_time(fields)
+            elif kind == "view":
+                if self.changes_views and name in self.views:
+                    yield item, _with_time(fields)
+            elif kind == "reject":
+                yield item, fields
 
     def _mine(self, output: Output) -> Iterator[tuple[str, Fields]]:
         prefix = f"{self.number}."
@@ -271,7 +299,7 @@ def load(*files: Path) -> list[Transcript]:
 
 
 def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript:
-    _known(document, "name", "views", "site", "interval", "steps")
+    _known(document, "name", "views", "site", "interval", "at", "steps")
     made = Transcript(
         document["name"],
         place,
@@ -279,6 +307,7 @@ def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript
         tuple(document.get("views", ["device"])),
         document.get("site", {}),
         document.get("interval", {}),
+        at_ms=_ms(str(document["at"])) if "at" in document else None,
     )
     steps = tuple(_step(made, step) for step in document["steps"])
     if any(step.replay for step in steps[:-1]):
@@ -318,6 +347,7 @@ def _record(transcript: Transcript, text: str) -> Record:
 
     if match := _READING.fullmatch(text):
         device, at, temperature, more, broker, partition = match.groups()
+        at = str((_ms(at) - transcript.origin_ms) / 1000) if at.endswith("Z") else at
         fields = [f'"device_id": "{transcript.device(device)}"', f'"event_time": {ms(at)}']
         measures = [f"temperature={temperature}"] if temperature else []
         fields += ['"{}": {}'.format(*each.split("=")) for each in (*measures, *more.split())]
@@ -332,6 +362,21 @@ def _record(transcript: Transcript, text: str) -> Record:
     if match[4] is not None:
         content = _framed(content, int(match[4]), topic)
     return Record(content, ms(match[2] or "0"), topic=topic)
+
+
+def _ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _with_time(fields: Fields) -> Fields:
+    """With `complete_from` as a time."""
+    mark = fields.get("complete_from")
+    return fields if mark is None else {**fields, "complete_from": _time(mark)}
+
+
+def _time(ms: int) -> str:
+    text = datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return text.removesuffix("+00:00").removesuffix(".000").removesuffix(":00") + "Z"
 
 
 def _framed(content: bytes, number: int, topic: str) -> bytes:

@@ -228,7 +228,7 @@ class Fold:
                 of_view = panes[measure] if meets is None else panes[measure].only(meets)
                 if of_view.start.size:
                     group, start, columns = windows.spread(view, of_view, groups)
-                    end = start + view.window_ms
+                    end = view.ends(start)
                     kept = {name: columns[name] for name in columns_of(view.statistics)}
                     parts = window_state.parts(view.name, measure, groups.keys, group, start, end, kept, schema)
                     tables.append(parts)

@@ -120,6 +120,8 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
     """
     group, start = by.of[panes.code], panes.start
     columns: Columns = {name: panes.columns[name] for name in columns_of((*view.statistics, "first"))}
+    if view.calendar is not None:
+        return _merge(group, view.starts(start), columns)
     step, many = view.step_ms, view.window_ms // view.step_ms
     carry_ms = view.carry_for_ms if TRAIL in columns else None
     if many > 1 or carry_ms is not None:

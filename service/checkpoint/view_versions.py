@@ -15,13 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import PlainSerializer
 
 from service.checkpoint import manifest
 from service.checkpoint.document import Document, changing
+from service.errors import CheckpointError
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
 from service.spark.files import Files, Local
 from service.units import format_time
+from state import calendar
 
 FOLDER = "views"
 KEPT = 20
@@ -149,6 +152,32 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
     return versions if after == versions else after
 
 
+def require_rules(versions: Versions, settings: Settings, newest_ms: int) -> None:
+    """Raise CheckpointError if a view stays whose windows began or ended at other times than tzdata has now.
+
+    That matters from the oldest window that is kept up to the one of the newest reading: two windows would have one name in keys,
+    or share readings. Later ones follow the new rules.
+    """
+    for view in versions.views:
+        wanted = next((each for each in settings.views if each.name == view.of), None)
+        if view.calendar is None or not view.zone_rules or wanted is None or wanted.identity != view.identity:
+            continue
+        first, last = newest_ms - view.retain_ms - 2 * view.longest_ms, newest_ms + view.longest_ms
+        for month in view.calendar.other_months(view.zone_rules):
+            begin = np.datetime64(month, "M")
+            if first <= _ms(begin + 1) and _ms(begin) <= last:
+                rules = f"tzdata {calendar.VERSION} has other rules for {view.time_zone} in {begin}"
+                what = f"views.{view.of}: {rules} than the windows of the checkpoint follow"
+                remedy = (
+                    "Give the view another name, which computes its past by these rules, or install the former tzdata"
+                )
+                raise CheckpointError(what, remedy=remedy)
+
+
+def _ms(month: np.datetime64) -> int:
+    return int(month.astype("datetime64[ms]").astype(np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Filled:
     """The past of a version is computed: of the measures that had these `incomplete` times, from `begins_ms` on."""
@@ -205,6 +234,7 @@ def _version(
         measures=() if measures == (EVENTS,) else measures,
         title=view.name,
         is_waiting=is_next,
+        zone_rules="" if view.calendar is None else view.calendar.rules,
         incomplete=incomplete or {},
     )
 
@@ -230,6 +260,10 @@ def described(before: Versions, after: Versions) -> list[str]:
             lines.append(f"the view {view.of} is served by its version {view.name}, {shape}")
         elif was.incomplete and not view.incomplete:
             lines.append(f"the past of the view {view.of} is complete")
+        elif was.zone_rules != view.zone_rules:
+            lines.append(
+                f"windows of the view {view.of} follow the rules of tzdata {calendar.VERSION} for {view.time_zone}"
+            )
         elif was != view:
             lines.append(f"the view {view.of} has other measures, statistics or another retain")
     return [*lines, *(f"{name} of the view {view.of} is removed. Its keys expire" for name, view in former.items())]

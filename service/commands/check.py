@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
-from service import tracing
+from service import clock, tracing
 from service.checkpoint import logs, manifest, view_versions
 from service.checkpoint.manifest import Manifest
 from service.commands import check_input, check_spark, durability
@@ -277,6 +277,7 @@ def _views(settings: Settings, published: str) -> Iterator[Line]:
         meta.require_views(view_versions.applied(settings, begun), published)
         return
     before = log.at(max(numbers)) or view_versions.Versions()
+    view_versions.require_rules(before, settings, clock.now_ms())
     for line in view_versions.described(before, view_versions.changed(before, settings, 0)):
         yield ok("views", line)
 

@@ -118,7 +118,7 @@ def _require_all_readings(
         raise CheckpointError(what, remedy=remedy)
     start = MicroBatch(0, 0, 0, committed.start, {})
     from_ms = beginnings.complete_from_ms(settings.kafka, start, settings.admission.max_ahead_ms)
-    lengths_ms = [view.window_ms for view in settings.closing_views]
+    lengths_ms = [view.longest_ms for view in settings.closing_views]
     open_ms = watermark_ms - max([settings.sessions.max_duration_ms + longest_gap_ms(settings), *lengths_ms])
     began_ms = beginnings.complete_from_ms(
         settings.kafka, MicroBatch(0, 0, 0, _start(used), {}), settings.admission.max_ahead_ms

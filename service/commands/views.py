@@ -25,6 +25,7 @@ from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
 from service.units import format_duration, format_time
+from state.calendar import Calendar
 from state.rules import ENDLESS_MS
 
 Document = Mapping[str, Any]
@@ -177,12 +178,14 @@ def table(views: Sequence[Document]) -> Iterator[str]:
         if view["next"]:
             complete += "; the former version serves meanwhile"
         by = ", ".join(view["by"]) or "-"
-        rows.append((view["name"], view["keys"] or "-", _length(view["window_ms"]), by, complete))
+        rows.append((view["name"], view["keys"] or "-", _length(view), by, complete))
     yield from aligned(rows)
 
 
-def _length(window_ms: int) -> str:
-    return "none" if window_ms == ENDLESS_MS else format_duration(window_ms)
+def _length(view: Document) -> str:
+    if view.get("calendar"):
+        return Calendar(**view["calendar"]).text
+    return "none" if view["window_ms"] == ENDLESS_MS else format_duration(view["window_ms"])
 
 
 def _texts(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -87,6 +87,9 @@ class ViewChanges:
         self._versions = versions
         if self._asked.is_set() and not self._read():
             self._settings = view_versions.kept(self._settings, versions)
+        if batch and any(view.calendar for view in versions.views):
+            newest_ms = event_time.read(self._files, batch - 1)[0].newest_ms
+            view_versions.require_rules(versions, self._settings, newest_ms)
         self._compare()
         if self.is_due:
             self._write(batch)

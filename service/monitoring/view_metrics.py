@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from service import clock
 from service.monitoring.series import Series
 
@@ -44,9 +46,10 @@ class Views:
             self._names.append(view.name)
             self.open.labels(view.name).set(0)
             if not view.is_endless:
-                age_s = partial(self._final_age_s, view.window_ms, view.step_ms)
+                age_s = partial(self._final_age_s, view)
                 self.final_age.labels(view.name).set_function(age_s)
-                self.final_max_age.labels(view.name).set((view.step_ms + latest_ms) / 1000)
+                step_ms = view.step_ms if view.calendar is None else view.longest_ms
+                self.final_max_age.labels(view.name).set((step_ms + latest_ms) / 1000)
 
     def opened(self, buckets: Iterable[int], counts: Iterable[tuple[int, int, int]]) -> None:
         """Replace the open windows of these buckets by `counts`: (bucket, number of the view, windows)."""
@@ -61,6 +64,10 @@ class Views:
         """Note that every window that ends by the event time `until_ms` is final."""
         self._final_ms = max(self._final_ms, until_ms)
 
-    def _final_age_s(self, window_ms: int, step_ms: int) -> float:
-        newest_ms = (self._final_ms - window_ms) // step_ms * step_ms + window_ms
+    def _final_age_s(self, view: "View") -> float:
+        window_ms = view.window_ms
+        if view.calendar is not None:
+            [newest_ms] = view.starts(np.array([max(self._final_ms, 0)])).tolist()  # where the window before it ends
+        else:
+            newest_ms = (self._final_ms - window_ms) // view.step_ms * view.step_ms + window_ms
         return (clock.now_ms() - newest_ms) / 1000 if self._final_ms > window_ms else math.nan

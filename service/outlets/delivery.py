@@ -206,7 +206,8 @@ class Delivery:
             chosen = {name: each.statistics for name, each in finals.views.items() if views is None or each.of in views}
             windows = of_views(finals.windows, chosen.keys())
             if windows.num_rows:
-                rows = tables.windows(windows, chosen, *stamp)
+                zones = {name: finals.views[name].time_zone for name in chosen if finals.views[name].time_zone}
+                rows = tables.windows(windows, chosen, *stamp, zones)
         return Entry(position.by(self._epoch), rows)
 
     def _fail(self, error: TidemarkError) -> None:

@@ -61,6 +61,8 @@ class EntryView:
 
     of: str
     statistics: tuple[str, ...]
+    time_zone: str = ""
+    """Whose days or months its windows are; "" for windows of no calendar."""
 
 
 Views = Mapping[str, EntryView]
@@ -69,7 +71,9 @@ Views = Mapping[str, EntryView]
 
 def views_of(settings: Settings) -> Views:
     """Return the views of entries that are made with these settings."""
-    return {view.name: EntryView(view.of, tuple(view.statistics)) for view in settings.closing_views}
+    return {
+        view.name: EntryView(view.of, tuple(view.statistics), view.time_zone or "") for view in settings.closing_views
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,10 @@ class Scope:
 
     def to_document(self) -> dict[str, Any]:
         """Return the scope as JSON has it."""
-        views = {name: [view.of, list(view.statistics)] for name, view in self.views.items()}
+        views = {
+            name: [view.of, list(view.statistics), *([view.time_zone] if view.time_zone else [])]
+            for name, view in self.views.items()
+        }
         return {"views": views, "outlets": self.outlets}
 
     @classmethod
@@ -95,7 +102,9 @@ class Scope:
 
         Raises KeyError, ValueError, TypeError or AttributeError for a damaged one.
         """
-        views = {name: EntryView(of, tuple(statistics)) for name, (of, statistics) in document["views"].items()}
+        views = {
+            name: EntryView(of, tuple(statistics), *zone) for name, (of, statistics, *zone) in document["views"].items()
+        }
         outlets = document.get("outlets")
         return cls(views, None if outlets is None else tuple(outlets))
 

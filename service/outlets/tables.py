@@ -5,13 +5,14 @@ have four columns for each measure. Names of columns are letters, digits and _, 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.publication.rows import measures, plain, statistics
+from service.publication.rows import local_starts, measures, plain, statistics
 from state.columns import TOTALS
 from state.layout import MERGED
 from state.statistics import SESSION_STATISTICS, STATISTICS, TIME, Totals
@@ -39,6 +40,7 @@ def windows_schema() -> pa.Schema:
             pa.field("start", TIME, nullable=False),
             pa.field("end", TIME, nullable=False),
             *(pa.field(name, each.type) for name, each in STATISTICS.items()),
+            pa.field("local_start", pa.string()),
             *_STAMP,
         ]
     )
@@ -66,13 +68,22 @@ def sessions_schema(names: Iterable[str]) -> pa.Schema:
     )
 
 
-def windows(table: pa.Table, chosen: Mapping[str, Sequence[str]], epoch: int, batch: int, closed_by: str) -> pa.Table:
+def windows(
+    table: pa.Table,
+    chosen: Mapping[str, Sequence[str]],
+    epoch: int,
+    batch: int,
+    closed_by: str,
+    zones: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Table:
     """Return rows of `windows_schema` for windows of `state.windows.schema`, with or without REVISION.
 
-    `chosen` has the statistics of each view.
+    `chosen` has the statistics of each view, `zones` the time zone of each that has one.
     """
     columns = plain(table)
     values = statistics(columns, chosen)
+    local = local_starts(columns, zones)
+    values |= {} if local is None else {"local_start": local}
     schema = windows_schema()
     known = {name: columns[name] for name in (*WINDOW_KEY, "end")}
     known |= values | _stamp(table, epoch, batch, closed_by)

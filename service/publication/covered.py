@@ -196,7 +196,7 @@ class _Scan:
 
 def _grid(view: View, spans: Ints) -> Grid:
     start, end = spans[:, 0], spans[:, 1]
-    is_old = (end - start != view.window_ms) | (start % view.step_ms != 0)
+    is_old = ~view.are_windows(start, end)
     by_reference = any(column != "device" for column in view.by)
     starts = start[~is_old] if by_reference else start[:0]
     return Grid(starts, _joined(spans[is_old]))

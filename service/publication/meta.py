@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ from service.redis.keys import Keys, shards
 from service.redis.link import reader
 from service.settings import Redis, Settings, View, ViewVersion
 from service.units import format_duration
+from state import calendar
 from state.rules import ENDLESS_MS
 
 CONTRACT = 3
@@ -23,6 +25,7 @@ def meta(settings: Settings) -> str:
         {
             "contract": CONTRACT,
             "shards": settings.redis.shards,
+            **({"tzdata": calendar.VERSION} if any(view.calendar for view in settings.views) else {}),
             "measures": list(settings.measures),
             "views": [
                 {
@@ -30,6 +33,7 @@ def meta(settings: Settings) -> str:
                     "measures": settings.view_measures(view),
                     "statistics": view.statistics,
                     "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
+                    **_times(view),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }
@@ -103,7 +107,7 @@ def require_views(settings: Settings, text: str) -> None:
     problems = [
         f"views.{view.name} is {_shown(_shape(view))}, its published windows are {_shown(stored[view.name])}"
         for view in settings.views
-        if view.name in stored and any(stored[view.name].get(name) != value for name, value in _shape(view).items())
+        if view.name in stored and _identity(stored[view.name]) != _identity(_shape(view))
     ]
     if problems:
         what = f"redis.prefix = {settings.redis.prefix!r}: {'; '.join(problems)}"
@@ -134,11 +138,26 @@ def _version(view: View, measures: Iterable[str]) -> dict[str, Any]:
 
 
 def _shape(view: View) -> dict[str, Any]:
-    """What identifies a view's windows, besides its name: columns, length, slide in ms."""
-    return {"by": list(view.by), "window_ms": view.window_ms, "slide_ms": view.step_ms}
+    """What identifies a view's windows, besides its name: columns, and length and slide in ms or the calendar."""
+    if view.calendar is None:
+        return {"by": list(view.by), "window_ms": view.window_ms, "slide_ms": view.step_ms}
+    return {"by": list(view.by), "calendar": asdict(view.calendar)}
+
+
+def _times(view: View) -> dict[str, int]:
+    """The longest window and the interval of which all starts are multiples: how readers without calendars find each window."""
+    return {} if view.calendar is None else {"window_ms": view.longest_ms, "slide_ms": view.step_ms}
+
+
+def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:
+    times = None if "calendar" in shape else (shape["window_ms"], shape["slide_ms"])
+    return shape["by"], shape.get("calendar"), times
 
 
 def _shown(shape: Mapping[str, Any]) -> str:
+    if "calendar" in shape:
+        of = calendar.Calendar(**shape["calendar"])
+        return f"{of.text}{of.text_of_offset} by {', '.join(shape['by']) or 'nothing'}"
     if shape["window_ms"] == ENDLESS_MS:
         return f"without windows by {', '.join(shape['by']) or 'nothing'}"
     length, slide = (format_duration(shape[name]) for name in ("window_ms", "slide_ms"))

@@ -19,6 +19,7 @@ from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View, ViewVersion
 from state import blobs
+from state.calendar import local_times
 from state.columns import TOTALS
 from state.layout import CLOSED
 from state.statistics import COLUMNS, ORDERED, SESSION_STATISTICS, STATISTICS, Kept, Totals
@@ -147,18 +148,22 @@ def window_rows(
 
     A row has the statistics of its view, without those that need a column that is null. With `begun` all windows are endless:
     a row has the event time from which its view and measure has all readings, and it does not expire. Any other row is kept for
-    `retain` after the window's end, whose last reading may be `ahead_ms` before its event time.
+    `retain` after the window's end, whose last reading may be `ahead_ms` before its event time. A row of a view with a calendar
+    has its start on the zone's clock.
     """
     columns = plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
+    local = local_starts(columns, {view.name: view.time_zone for view in views if view.time_zone is not None})
+    if local is not None:
+        fields["local_start"], is_partly = texts(local), is_partly or local.null_count > 0
     marks = _marks(columns, views)
     if marks is not None:
         fields["complete_from"], is_partly = texts(decimal(marks)), True
     names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its end, and its key leaves the view's set then.
     retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms + ahead_ms for view in views}
-    kept_ms = {view.name: ms and view.window_ms + ms for view, ms in zip(views, retain_ms.values(), strict=True)}
+    kept_ms = {view.name: ms and view.longest_ms + ms for view, ms in zip(views, retain_ms.values(), strict=True)}
     floors = {name: str(watermark_ms - ms) if ms and watermark_ms > ms else "" for name, ms in kept_ms.items()}
     to_end_ms = pc.subtract(columns["end"], columns["last"]).to_numpy().tolist()
     kept = [retain_ms[view] for view in columns["view"].to_pylist()]
@@ -176,6 +181,20 @@ def window_rows(
         fields["complete_from"] = texts(decimal(pa.array([begun.get(pair, 0) for pair in pairs], pa.int64())))
         shared["endless"] = True
     return Rows(WINDOW, texts(names), ttl, fields, shared=shared)
+
+
+def local_starts(columns: Mapping[str, Any], zones: Mapping[str, str]) -> Any:
+    """Return the start of each window on the clock of its view's zone, null for a view without one; None if no row has one.
+
+    `zones` are by view.
+    """
+    size = len(columns["start"])
+    local, is_absent = np.full(size, "", object), np.ones(size, np.bool_)
+    for view, zone in zones.items():
+        own = np.flatnonzero(pc.equal(columns["view"], view).to_numpy(zero_copy_only=False))
+        local[own] = local_times(columns["start"].to_numpy()[own], zone)
+        is_absent[own] = False
+    return None if is_absent.all() else pa.array(local, pa.string(), mask=is_absent)
 
 
 def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:

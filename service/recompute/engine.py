@@ -29,7 +29,7 @@ from service.micro_batch import MicroBatch
 from service.pipeline import builder
 from service.reference.attributes import Attributes
 from service.row_schemas import CHANGES, OUTPUT, PARTS, RUNS
-from service.settings import Settings
+from service.settings import Settings, View
 from state import codec, history, reader, runs, windows
 from state.columns import Bools, Ints, ints
 from state.history import Payload
@@ -44,10 +44,8 @@ def open_values(spark: SparkSession, settings: Settings, committed: MicroBatch) 
     """Return open windows, open sessions and devices of the checkpoint's state after a batch, as row_schemas.OUTPUT."""
     states = reader.buckets(spark, settings.service.checkpoint, committed.batch).select("stored")
     # Windows of a removed view, or of its former length, stay in the state until the watermark passes them.
-    lengths_ms = {
-        (view.name, measure): view.window_ms for view in settings.views for measure in settings.view_measures(view)
-    }
-    return states.mapInArrow(_Present(sessions.rules(settings), lengths_ms), OUTPUT)
+    views = {(view.name, measure): view for view in settings.views for measure in settings.view_measures(view)}
+    return states.mapInArrow(_Present(sessions.rules(settings), views), OUTPUT)
 
 
 Span = tuple[int, int]
@@ -157,10 +155,10 @@ def whole_from_ms(from_ms: int, settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Present:
-    """Convert stored states into changes. `lengths_ms` has the window length by view and measure; other windows are left out."""
+    """Convert stored states into changes. `views` are by name in keys and measure; windows of others are left out."""
 
     rules: Rules
-    lengths_ms: Mapping[tuple[str, str], int]
+    views: Mapping[tuple[str, str], View]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -169,9 +167,14 @@ class _Present:
                 yield _changes(replace(changes, windows=self._served(changes.windows)))
 
     def _served(self, table: pa.Table) -> pa.Table:
-        names = zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True)
-        length = np.array([self.lengths_ms.get(pair, -1) for pair in names], np.int64)
-        is_served = ints(table, "end") - ints(table, "start") == length
+        names = list(zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True))
+        number_of = {pair: number for number, pair in enumerate(self.views)}
+        numbers = np.array([number_of.get(pair, -1) for pair in names], np.int64)
+        start, end = ints(table, "start"), ints(table, "end")
+        is_served = np.zeros(len(start), np.bool_)
+        for number, view in enumerate(self.views.values()):
+            own = np.flatnonzero(numbers == number)
+            is_served[own] = view.are_windows(start[own], end[own])
         return windows.with_readings(windows.compact(table.filter(pa.array(is_served))))
 
 
@@ -228,6 +231,8 @@ def _changes(changes: Changes, **counts: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+_NEAR_PANES = 100_000
+"""About the most panes that readings are compared with."""
 NEVER_MS = -1
 """A watermark that has passed no window."""
 
@@ -242,10 +247,7 @@ class Partials:
 
 def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
     """The event time at which the last window of each reading ends, also of those that it is carried into."""
-    ends = [
-        (event_ms + (view.carry_for_ms or 0)) // view.step_ms * view.step_ms + view.window_ms
-        for view in settings.closing_views
-    ]
+    ends = [view.ends(view.starts(event_ms + (view.carry_for_ms or 0))) for view in settings.closing_views]
     latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
     return latest
 
@@ -282,9 +284,11 @@ def targeted(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms
 
 
 def _near(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> DataFrame:
-    """Return the admitted readings in a pane of a target window, or carried into it, or of a device since its time."""
-    step, carried = run.settings.pane_ms, carries(run.settings)
+    """Return at least the admitted readings of a target window, or carried into it, or of a device since its time."""
+    carried = carries(run.settings)
     spans = set(zip(*(targets[name].to_pylist() for name in ("view", "start", "end")), strict=True))
+    # Panes of targets that are months are many: then some readings beside the targets are read, and left out by `_Targets`.
+    step = max(run.settings.pane_ms, sum(end - start for _, start, end in spans) // _NEAR_PANES)
     panes = sorted(
         {pane for view, start, end in spans for pane in range((start - carried.get(view, 0)) // step, -(-end // step))}
     )

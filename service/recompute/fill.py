@@ -18,6 +18,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from service import failpoint
 from service.checkpoint.view_versions import Filled
 from service.micro_batch import MicroBatch
@@ -134,7 +136,7 @@ class Filler:
     def _from_ms(self, view: ViewVersion, watermark_ms: int) -> int:
         """The oldest start of a window that a pass has to write."""
         reached_ms = self._reached.get(view.name, watermark_ms - view.retain_ms)
-        return max(0, reached_ms - view.window_ms)
+        return max(0, reached_ms - view.longest_ms)
 
     def _failed(self, error: Exception) -> None:
         self.term.metrics.fails("fill")
@@ -143,7 +145,10 @@ class Filler:
 
 def ends_ms(view: ViewVersion) -> int:
     """Return the event time by which every window ends that begins before the view's `complete_from`."""
-    return max(view.incomplete.values()) + view.window_ms
+    mark = max(view.incomplete.values())
+    if view.calendar is not None:
+        return int(view.ends(view.starts(np.array([mark - 1])))[0])
+    return mark + view.window_ms
 
 
 def plain(view: ViewVersion) -> ViewVersion:

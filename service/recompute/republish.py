@@ -153,7 +153,7 @@ def settled_ms(stored: Sequence[Stored], settings: Settings) -> int | None:
     if any(shard.republish_mark or shard.rebuild_mark for shard in stored):
         return None
     # A view may have got a longer window since: one that begins before `ends_ms` has the key of a stored one.
-    return max(shard.ends_ms for shard in stored) + max((view.window_ms for view in settings.closing_views), default=0)
+    return max(shard.ends_ms for shard in stored) + max((view.longest_ms for view in settings.closing_views), default=0)
 
 
 def _rebuild_mark(stored: Sequence[Stored]) -> str:

@@ -70,7 +70,7 @@ class Partition:
 def needed_from_ms(settings: Settings, watermark_ms: int) -> int:
     """The earliest broker time of a record that can belong to a closed value that has not expired."""
     rules = settings.sessions
-    ages = [view.retain_ms + view.window_ms + (view.carry_for_ms or 0) for view in settings.closing_views]
+    ages = [view.retain_ms + view.longest_ms + (view.carry_for_ms or 0) for view in settings.closing_views]
     # A session closes `gap` after its last reading and is kept for `retain`. The gap before it must be readable, too.
     ages.append(rules.retain_ms + rules.max_duration_ms + 2 * longest_gap_ms(settings))
     return max(0, watermark_ms - max(ages) - settings.admission.max_ahead_ms)
@@ -267,7 +267,7 @@ class Reach:
 
     @classmethod
     def of_windows(cls, settings: Settings) -> "Reach":
-        longest_ms = max((view.window_ms for view in settings.closing_views), default=0)
+        longest_ms = max((view.longest_ms for view in settings.closing_views), default=0)
         carried_ms = max((view.carry_for_ms or 0 for view in settings.closing_views), default=0)
         return cls(settings.admission.max_ahead_ms + carried_ms, longest_ms + settings.admission.max_delay_ms + 1)
 

@@ -1,14 +1,18 @@
 """[[views]] and [sessions]: what is computed."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
+import numpy as np
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
 
 from service.settings.input import Predicate
-from service.settings.section import Name, Positive, Section
+from service.settings.section import Name, NotNegative, Positive, Section
 from service.units import format_duration
 from state import statistics
+from state.calendar import DAY_MS, MONTH_MS, Calendar
+from state.columns import Bools, Ints
 from state.rules import ENDLESS_MS
 
 EVENTS = "events"
@@ -24,9 +28,20 @@ NO_WINDOW = "none"
 """`window = "none"`: one value of each key since the view began."""
 
 
+_OF_CALENDAR = re.compile(r"\s*(\d{1,6})\s*(w|mo|y)\s*")
+_UNITS_MS = {"w": 7 * DAY_MS, "mo": MONTH_MS, "y": 12 * MONTH_MS}
+
+
 def _length(value: object, validate: ValidatorFunctionWrapHandler) -> int:
-    length: int = ENDLESS_MS if value == NO_WINDOW else validate(value)
+    length: int = ENDLESS_MS if value == NO_WINDOW else _span(value, validate)
     return length
+
+
+def _span(value: object, validate: ValidatorFunctionWrapHandler) -> int:
+    """Return a duration, also one of weeks, months or years, in ms; a month has MONTH_MS."""
+    match = _OF_CALENDAR.fullmatch(value) if isinstance(value, str) else None
+    span: int = validate(value if match is None else int(match[1]) * _UNITS_MS[match[2]])
+    return span
 
 
 class View(Section):
@@ -38,7 +53,17 @@ class View(Section):
     """
     window_ms: Annotated[Positive, WrapValidator(_length)] = Field(alias="window", examples=["10 m"])
     """Length of the windows, or "none" for one value of each key since the view began, which late readings correct and
-    which does not expire.
+    which does not expire. With `time_zone` also "1 d", "1 w" (from Monday), "1 mo" and "1 y" of that zone's clock, or
+    several; "1 w", "1 mo" and "1 y" without one are of UTC.
+    """
+    time_zone: str | None = Field(default=None, examples=["Europe/Rome"])
+    """The zone whose days, weeks, months or years the windows are: a name of the IANA database. A day has 23 or 25
+    hours when its clocks change. Default: none; then a window always has the same length, and "1 d" is 24 hours from
+    midnight UTC.
+    """
+    offset_ms: Annotated[NotNegative, WrapValidator(_span)] = Field(default=0, alias="offset")
+    """How long after midnight, Monday, or the first of the month such windows begin, on the zone's clock: "6 h" for a
+    day that begins at six, "3 mo" for a year that begins in April.
     """
     slide_ms: Positive | None = Field(default=None, alias="slide", examples=["1 m"])
     """Distance between the starts of two windows; the window must be a multiple of it. Default: the window, no overlap.
@@ -55,7 +80,7 @@ class View(Section):
     """
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
-    after its end: `check` warns of a shorter time.
+    after its end: `check` warns of a shorter time. Default with a time_zone: its longest window, such as 31 d.
     """
 
     @model_validator(mode="before")
@@ -67,9 +92,19 @@ class View(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _has_zone_of_calendar(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or value.get("time_zone") is not None or value.get("window") == NO_WINDOW:
+            return value
+        text = value.get("window")
+        has_calendar = isinstance(text, str) and _OF_CALENDAR.fullmatch(text) is not None
+        has_offset = re.fullmatch(r"\s*0*\s*[a-zA-Z]*\s*", str(value.get("offset", 0))) is None
+        return {**value, "time_zone": "UTC"} if has_calendar or has_offset else value
+
+    @model_validator(mode="before")
+    @classmethod
     def _has_windows_for_its_times(cls, value: Any) -> Any:
         is_endless = isinstance(value, Mapping) and value.get("window") == NO_WINDOW
-        if is_endless and (unused := [name for name in ("slide", "retain") if name in value]):
+        if is_endless and (unused := [n for n in ("slide", "retain", "time_zone", "offset") if n in value]):
             msg = (
                 f"{' and '.join(unused)}: of no window. A view with window = {NO_WINDOW!r} has one value of each key, "
                 "which is kept as long as the view is in the settings"
@@ -124,6 +159,21 @@ class View(Section):
         return statistics.with_always(value)
 
     @model_validator(mode="after")
+    def _follows_its_calendar(self) -> Self:
+        if self.time_zone is None:
+            return self
+        if self.slide_ms is not None:
+            msg = "slide: windows of a time_zone do not slide, because they differ in length. Leave out slide, or time_zone"
+            raise ValueError(msg)
+        if self.carry_for_ms is not None:
+            msg = "carry_for: no reading is carried into windows of a time_zone. Leave out carry_for, or time_zone"
+            raise ValueError(msg)
+        calendar = Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
+        if "retain_ms" not in self.model_fields_set:
+            object.__setattr__(self, "retain_ms", calendar.longest_ms)
+        return self
+
+    @model_validator(mode="after")
     def _slides_evenly(self) -> Self:
         if self.slide_ms is not None and self.window_ms % self.slide_ms != 0:
             msg = (
@@ -141,12 +191,40 @@ class View(Section):
     @property
     def length(self) -> str:
         """The length of its windows, for people."""
+        if self.calendar is not None:
+            return self.calendar.text
         return "no window" if self.is_endless else format_duration(self.window_ms)
 
     @property
+    def calendar(self) -> Calendar | None:
+        """Where its windows begin and end, if they are of a time zone; `window_ms` is then their length on average."""
+        return None if self.time_zone is None else Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
+
+    @property
+    def longest_ms(self) -> int:
+        """The length of its longest window."""
+        return self.window_ms if self.calendar is None else self.calendar.longest_ms
+
+    @property
     def step_ms(self) -> int:
-        """Distance between the starts of two neighbouring windows."""
-        return self.slide_ms or self.window_ms
+        """Distance between the starts of two neighbouring windows; with a calendar a divisor of all distances and starts."""
+        return self.slide_ms or (self.window_ms if self.calendar is None else self.calendar.step_ms)
+
+    def starts(self, event_ms: Ints) -> Ints:
+        """Return the start of the newest window that contains each event time."""
+        if self.calendar is not None:
+            return self.calendar.starts(event_ms)
+        return event_ms - event_ms % self.step_ms
+
+    def ends(self, start: Ints) -> Ints:
+        """Return the end of the window that begins at each time."""
+        return start + self.window_ms if self.calendar is None else self.calendar.ends(start)
+
+    def are_windows(self, start: Ints, end: Ints) -> Bools:
+        """Return which pairs of times are the start and the end of one of its windows."""
+        if self.calendar is not None:
+            return self.calendar.are_windows(start, end)
+        return np.asarray((end - start == self.window_ms) & (start % self.step_ms == 0))
 
     @property
     def of(self) -> str:
@@ -170,7 +248,8 @@ class View(Section):
     @property
     def identity(self) -> tuple[object, ...]:
         """The properties that all windows of one name in keys share. A view with another identity is another version."""
-        return self.by, self.window_ms, self.step_ms, self.where, self.carry_for_ms
+        step_ms = self.step_ms if self.time_zone is None else 0  # that of a calendar follows from the version of tzdata
+        return self.by, self.window_ms, step_ms, self.where, self.carry_for_ms, self.time_zone, self.offset_ms
 
 
 class ViewVersion(View):
@@ -185,6 +264,8 @@ class ViewVersion(View):
     """By measure, the event time (ms) from which windows have all readings; the past of other measures is computed."""
     since: int = 0
     """The first batch of its present measures and statistics."""
+    zone_rules: str = ""
+    """Where its windows begin by the version of tzdata that wrote this; "" for windows of no calendar."""
     begins_ms: int = 0
     """The event time from which the computed past goes, because Kafka has no older records; 0 if it has what is kept."""
 

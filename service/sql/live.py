@@ -200,7 +200,7 @@ class _Span:
     view: str
     measure: str
     key: str
-    starts: range
+    starts: Sequence[int]
 
 
 class _Ids:
@@ -239,14 +239,17 @@ def _allows(bounds: Bounds, column: str, value: str) -> bool:
 
 def _starts(bounds: Bounds, view: View) -> tuple[int | None, int]:
     """Return the first start (ms) that bounds allow, None for any, and the last one; ends are starts plus the length."""
-    length = {"start": 0, "end": view.window_ms}
-    since = [time - length[name] for name, time in bounds.since.items()]
-    until = [time - length[name] for name, time in bounds.until.items()]
+    longest = {"start": 0, "end": view.window_ms}
+    shortest = longest if view.calendar is None else {"start": 0, "end": 0}
+    since = [time - longest[name] for name, time in bounds.since.items()]
+    until = [time - shortest[name] for name, time in bounds.until.items()]
     return max(since, default=None), min(until, default=1 << 62)
 
 
-def view_starts(view: View, since: int, until: int) -> range:
+def view_starts(view: View, since: int, until: int) -> Sequence[int]:
     """Return the starts of the view's windows from `since` to `until`, inclusive."""
+    if view.calendar is not None:
+        return [start for start in view.between(max(since, 0), until) if start >= since]
     return range(-(-max(since, 0) // view.slide_ms) * view.slide_ms, until + 1, view.slide_ms)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from redis.exceptions import ResponseError
@@ -25,7 +26,7 @@ from service.outlets.parquet import Parquet
 from service.pipeline.batch_publisher import Sink
 from service.reference.attributes import Index
 from service.settings import ParquetOutlet, Settings
-from tests.outputs import MINUTE, T0, changes, device, session, window_table, windows
+from tests.outputs import MINUTE, T0, changed, changes, device, session, window_table, windows
 
 pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark[sql]")
 from service.sql import live, question
@@ -467,3 +468,32 @@ def test_history_and_live_values_are_asked_together(kept: Settings) -> None:
 def test_without_an_outlet_of_files_there_is_no_history(values: Values) -> None:
     with pytest.raises(SettingsError, match="There is no history"):
         question.answer(values.settings, "select * from history")
+
+
+def test_windows_of_local_days_are_asked_for_by_their_times_and_have_their_local_start(
+    redis_server: Redis, prefix: str, tmp_path: Path
+) -> None:
+    made = Values(redis_server, prefix, tmp_path)
+    day = {"name": "day", "by": ["device"], "window": "1 d", "time_zone": "Asia/Kathmandu", "measures": ["temperature"]}
+    made.settings = settings.parse({**made.document, "views": [day]})
+    view = made.settings.views[0]
+    starts = view.starts(np.array([T0, T0 + 86_400_000, T0 + 2 * 86_400_000]))
+    table = window_table([("day", "d1", start, [1.0, 2.0]) for start in starts.tolist()])
+    table = table.set_column(table.column_names.index("end"), table.schema.field("end"), pa.array(view.ends(starts)))
+    sink = Sink(made.settings, MicroBatch(1, 2, T0 + 2 * 86_400_000, {}, {"readings": {0: 12}}, "v7"))
+    sink.write([changed(table)])
+    sink.progress()
+    assert contract.check(made.client, prefix) == []
+
+    def ask(where: str) -> list[Any]:
+        text = f"select local_start from windows where view = 'day' and {where} order by start"
+        return [row["local_start"] for row in question.answer(made.settings, text).to_pylist()]
+
+    days = [f"2023-11-{number}T00:00:00+05:45" for number in (15, 16, 17)]
+    noon = "TIMESTAMPTZ '2023-11-16 12:00:00+05:45'"
+    assert ask("true") == days
+    assert ask("final") == days[:2]
+    assert ask(f"start >= {noon}") == days[2:]
+    assert ask(f'"end" >= {noon}') == days[1:]
+    assert ask(f'"end" <= {noon} and start < {noon}') == days[:1]
+    made.client.close()

@@ -15,6 +15,7 @@ RIGHT = (
     "nothing is closed while something is left to read",
     "records that are rejected or filtered end no silence",
     "a reading below the watermark is late although a window that it belongs to is open",
+    "the day on which clocks go forward in Rome has 23 hours",
 )
 WRONG = ("wrong, a correction without a revision",)
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from load.judge import calendars
 from load.transcripts.builders import KAFKA
 from load.walks import admitted
 from service.admission import readings
@@ -28,6 +29,8 @@ from tests.stream.records import BASE_MS, Record, avro, make_settings, rows
 from tests.stream.script import Add, Check, Restart, run
 
 MEASURES = {"temperature": "temperature", "humidity": "humidity"}
+_OFFSET = "20 h"
+"""So that a day begins about at BASE_MS."""
 VIEWS = [
     {"name": "tumbling", "by": ["device"], "window": "1 m"},
     {"name": "sliding", "by": ["device"], "window": "3 m", "slide": "30 s"},
@@ -35,6 +38,7 @@ VIEWS = [
     {"name": "site", "by": ["site"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "both", "by": ["site", "device"], "window": "90 s"},
     {"name": "all", "by": [], "window": "10 s"},
+    {"name": "day", "by": ["device"], "window": "1 d", "time_zone": "Asia/Kathmandu", "offset": _OFFSET},
 ]
 CHANGED = [
     {"name": "tumbling", "by": ["device"], "window": "2 m"},
@@ -65,6 +69,7 @@ KEYS = {
     "site": lambda device: site_of(device) or "(none)",
     "both": lambda device: f"{escaped(site_of(device))}|{escaped(device)}",
     "all": lambda _: "all",
+    "day": lambda device: device,
 }
 
 
@@ -96,6 +101,10 @@ def expected(events, configured):
         for view in configured.views:
             for measure in configured.view_measures(view):
                 if values[measure] is None:
+                    continue
+                if view.time_zone is not None:
+                    span = calendars.Calendar.of("1 d", view.time_zone, _OFFSET).span(ms)
+                    contents[view.name, measure, KEYS[view.name](device), *span].append((ms, values[measure]))
                     continue
                 start = ms // view.step_ms * view.step_ms
                 while start > ms - view.window_ms:

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter, defaultdict
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from load.judge import calendars
 from load.walks import admitted
 from service.admission.questions import SCHEMA_IDS, UndecidedError
 from service.admission.readings import COUNTED, PARTITION_BITS, REASONS
@@ -618,3 +620,48 @@ def test_readings_of_the_past_count_where_their_batch_has_counted_them(tmp_path)
             for key, count in zip(part["key"].to_pylist(), part["count"].to_pylist(), strict=True):
                 counts[key] += count
     assert counts == {"north": 4, "south": 1, NONE: 1}
+
+
+ROME = View(name="day", by=("device",), window="1 d", time_zone="Europe/Rome")
+CALENDARS = (
+    ROME,
+    View(name="shift", by=(), window="1 d", time_zone="Australia/Lord_Howe", offset="6 h"),
+    View(name="month", by=("device",), window="1 mo", time_zone="America/New_York"),
+    View(name="minute", by=("device",), window="1 m"),
+)
+MARCH_MS = 1_774_656_000_000
+"""2026-03-28, a day before clocks go forward in Rome, and some before they go back on Lord Howe."""
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10 * 86_400_000)), min_size=1, max_size=40))
+def test_a_local_day_holds_exactly_the_readings_of_that_local_day(readings):
+    """By the date that the zone's clock shows at each reading."""
+    fold = Fold(Screen(("readings", "more"), 4), RULES, [(view, ("t",)) for view in CALENDARS], pane_ms=60_000)
+    rows = [admitted(device, MARCH_MS - BASE_MS + ms, t=1.0) for device, ms in readings]
+    expected = Counter()
+    for row in rows:
+        at = datetime.fromtimestamp(row["event_ms"] / 1000, UTC)
+        rome, howe, york = (
+            at.astimezone(calendars.zone(name)) for name in ("Europe/Rome", "Australia/Lord_Howe", "America/New_York")
+        )
+        expected["day", row["device"], rome.date()] += 1
+        expected["shift", "all", (howe.replace(tzinfo=None) - timedelta(hours=6)).date()] += 1
+        expected["month", row["device"], york.date().replace(day=1)] += 1
+    found = Counter()
+    for (view, key, _, start), window in merged(folded(rows, fold=fold)).items():
+        zone = next(each.time_zone for each in CALENDARS if each.name == view)
+        if zone is not None:
+            local = datetime.fromtimestamp(start / 1000, UTC).astimezone(calendars.zone(zone))
+            assert (local.hour, local.minute) == ((6, 0) if view == "shift" else (0, 0))
+            found[view, key, local.date()] += window["count"]
+    assert found == expected
+
+
+def test_a_part_of_a_calendar_s_window_has_the_end_that_the_clock_says():
+    fold = Fold(Screen(("readings", "more"), 4), RULES, [(ROME, ("t",))], pane_ms=3_600_000)
+    hours = [admitted("a", MARCH_MS - BASE_MS + hour * 3_600_000, t=1.0) for hour in range(48)]
+    spans = {
+        (row["start"] - MARCH_MS) // 3_600_000: row["end"] - row["start"] for row in parts_of(folded(hours, fold=fold))
+    }
+    assert spans == {-1: 24 * 3_600_000, 23: 23 * 3_600_000, 46: 24 * 3_600_000}

@@ -104,6 +104,16 @@ def test_equal_readings_do_not_deviate(values: list[float]) -> None:
     assert rows.fields["stddev"] == [b"0"]
 
 
+def test_a_window_of_a_calendar_has_its_start_on_the_zone_s_clock_and_is_kept_until_retain_after_its_end() -> None:
+    table = read(windows([("day", "d1", T0, [1.0, 2.0]), ("all_1m", "all", T0, [5.0])])).changes().windows
+    day = View(name="day", window="1 d", time_zone="Asia/Kathmandu", retain="2 h")
+    of = window_rows(table, KEYS, [day, *VIEWS], T0)
+    assert of.fields["local_start"] == [day.calendar.local(np.array([T0]))[0].encode(), None]
+    assert of.shared["partly"] is True
+    assert of.shared["views"]["day"][0] == day.longest_ms + 2 * 3_600_000
+    assert "local_start" not in window_rows(table.slice(1), KEYS, [day, *VIEWS], T0).fields
+
+
 def test_a_views_keys_are_kept_for_a_window_and_its_expiry() -> None:
     table = read(window([1.0])).changes().windows
     assert window_rows(table, KEYS, VIEWS, T0).shared["views"]["device_1m"] == (3_660_000, str(T0 - 3_660_000))

@@ -797,6 +797,58 @@ def test_a_view_without_windows_has_no_slide_and_no_end():
     )
 
 
+def test_a_view_of_a_zone_has_its_days_weeks_months_or_years():
+    views = [
+        view(window="1 d", time_zone="Europe/Rome", offset="6 h"),
+        view(name="week", window="1 w"),
+        view(name="month", window="1 mo", time_zone="Asia/Kathmandu"),
+        view(name="year", window="1 y", offset="3 mo", retain="366 d"),
+        view(name="plain", window="1 d"),
+    ]
+    day, week, month, year, plain = parse(document(views=views)).views
+    assert [each.length for each in (day, week, month, year, plain)] == [
+        "1 d of Europe/Rome",
+        "1 w of UTC",
+        "1 mo of Asia/Kathmandu",
+        "1 y of UTC",
+        "1 d",
+    ]
+    hour_ms = 3_600_000
+    assert [each.longest_ms // hour_ms for each in (day, week, month, year, plain)] == [25, 168, 744, 8784, 24]
+    assert [each.retain_ms // hour_ms for each in (day, week, month, year, plain)] == [25, 168, 744, 8784, 24]
+    assert [each.step_ms // 60_000 for each in (day, week, month, year, plain)] == [60, 1440, 15, 1440, 1440]
+    assert parse(document(views=views)).pane_ms == 15 * 60_000
+    assert plain.calendar is None
+    assert (
+        len({day.identity, plain.identity, parse(document(views=[view(window="1 d", offset="6 h")])).views[0].identity})
+        == 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            {"window": "1 h", "time_zone": "Europe/Rome"},
+            "a window of a time zone is of whole days, weeks, months or years",
+        ),
+        ({"window": "1 d", "time_zone": "Rome"}, "'Rome' is no time zone of tzdata"),
+        ({"window": "1 d", "time_zone": ""}, "'' is no time zone of tzdata"),
+        (
+            {"window": "1 mo", "slide": "1 d"},
+            "slide: windows of a time_zone do not slide, because they differ in length.",
+        ),
+        ({"window": "1 d", "offset": "1 d"}, "offset: must be less than 1 d"),
+        ({"window": "1 h", "offset": "5 m"}, "a window of a time zone is of whole days, weeks, months or years"),
+        ({"window": "2 y"}, "views.0.window = 63113904000: must be at most 31622400000"),
+        ({"window": "none", "time_zone": "UTC"}, "time_zone: of no window."),
+    ],
+)
+def test_a_view_whose_windows_are_no_calendar_s_is_refused_with_the_reason(fields, problem):
+    line, *_ = problems(views=[view(**fields)])
+    assert problem in line
+
+
 FILES = {"name": "files", "kind": "parquet", "path": "x"}
 TOPIC = {"name": "events", "kind": "kafka", "topic": "t", "format": "json"}
 TABLE = {"name": "table", "kind": "jdbc", "url": "jdbc:postgresql://h/d", "table": "t"}

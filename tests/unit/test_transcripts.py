@@ -25,7 +25,7 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: x\nstep: []", "allowed are name, views, site, interval, steps"),
+        ("name: x\nstep: []", "allowed are name, views, site, interval, at, steps"),
         (
             "name: x\nsteps: [{add: [a 0 1], expects: {}}]",
             "allowed are change, add, unread, silent, replay, expect, watermark",

@@ -1,20 +1,26 @@
 """The versions of the views: what a change makes of them, and what the checkpoint keeps."""
 
 import json
+from base64 import b64decode, b64encode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import numpy as np
 import pytest
 
 from service import settings
 from service.checkpoint import manifest, view_versions
 from service.checkpoint.manifest import Manifest
 from service.checkpoint.view_versions import Filled, Log, Versions
-from service.errors import CheckpointError
-from service.publication.meta import meta
+from service.errors import CheckpointError, SinkRefusedError
+from service.publication.meta import meta, require_views
 from service.settings import Settings
 from service.spark.files import Local
+from state.calendar import VERSION
 
+CONTRACT = json.loads((Path(__file__).parents[2] / "schemas" / "redis.json").read_text())
 NEWEST_MS = 1_000_000
 DEVICE: dict[str, Any] = {"name": "device", "by": ["device"], "window": "1 m"}
 TOTAL: dict[str, Any] = {"name": "total", "window": "10 m"}
@@ -203,3 +209,84 @@ def test_views_that_are_kept_are_those_that_the_versions_were_made_of() -> None:
     dry = view_versions.kept(made({"name": "own", "window": "1 m"}, measures=("temperature",)), versions)
     assert [view.name for view in dry.views] == ["device", "total"]
     assert view_versions.kept(own, Versions()) == own
+
+
+DAY: dict[str, Any] = {"name": "day", "window": "1 d", "time_zone": "Europe/Rome"}
+MONTH: dict[str, Any] = {
+    "name": "month",
+    "window": "1 mo",
+    "time_zone": "America/New_York",
+    "offset": "6 h",
+    "retain": "40 d",
+}
+NOW_MS = 1_790_000_000_000
+"""In September 2026."""
+
+
+def test_a_view_of_a_calendar_is_stored_and_read_as_it_was_and_another_one_is_another_version(tmp_path: Path) -> None:
+    begun = view_versions.begun(made(DEVICE, DAY, MONTH))
+    log = Log(Local(tmp_path))
+    log.write(0, begun)
+    stored = log.at(0)
+    assert stored == begun
+    assert stored is not None
+    assert [view.length for view in stored.views] == ["1 m", "1 d of Europe/Rome", "1 mo of America/New_York"]
+    assert [view.retain_ms for view in stored.views] == [86_400_000, 90_000_000, 40 * 86_400_000]
+    assert view_versions.changed(stored, made(DEVICE, DAY, MONTH), NOW_MS) is stored
+    text = (tmp_path / "views" / "0").read_text()
+    assert "zone" not in json.dumps([each for each in json.loads(text)["views"] if each["name"] == "device"])
+    for change in ({"time_zone": "Europe/Berlin"}, {"offset": "6 h"}, {"window": "1 w"}, {"time_zone": None}):
+        after = view_versions.changed(stored, made(DEVICE, {**DAY, **change}, MONTH), NOW_MS)
+        assert [view.name for view in after.views] == ["device", "day", "day@2", "month"]
+
+
+def test_a_change_of_tzdata_is_refused_where_windows_are_kept_and_followed_from_later_on() -> None:
+    wanted = made(DEVICE, DAY)
+    begun = view_versions.begun(wanted)
+
+    def before(first: str, last: str) -> Versions:
+        """As by a tzdata that had other rules in these months."""
+        rules = np.frombuffer(b64decode(begun.views[1].zone_rules), "<u2").copy()
+        rules[np.datetime64(first, "M").astype(int) : np.datetime64(last, "M").astype(int) + 1] ^= 1
+        changed = begun.views[1].model_copy(update={"zone_rules": b64encode(rules.tobytes()).decode()})
+        return replace(begun, views=(begun.views[0], changed))
+
+    view_versions.require_rules(begun, wanted, NOW_MS)
+    for harmless in (before("1970-01", "2026-08"), before("2026-10", "2109-12")):
+        view_versions.require_rules(harmless, wanted, NOW_MS)
+        after = view_versions.changed(harmless, wanted, NOW_MS)
+        assert after == begun
+        (line,) = view_versions.described(harmless, after)
+        assert line == f"windows of the view day follow the rules of tzdata {VERSION} for Europe/Rome"
+    with pytest.raises(CheckpointError) as refused:
+        view_versions.require_rules(before("2026-09", "2026-09"), wanted, NOW_MS)
+    assert str(refused.value).startswith(
+        f"views.day: tzdata {VERSION} has other rules for Europe/Rome in 2026-09 than the windows of the checkpoint follow"
+    )
+    assert "Give the view another name" in refused.value.remedy
+    view_versions.require_rules(before("2026-09", "2026-09"), made(DEVICE, {**DAY, "name": "days"}), NOW_MS)
+
+
+def test_meta_has_the_calendar_and_what_a_reader_without_calendars_needs() -> None:
+    document = json.loads(meta(made(DEVICE, DAY, MONTH)))
+    minute, day, month = document["views"]
+    assert document["tzdata"] == VERSION
+    assert "calendar" not in minute
+    assert "tzdata" not in json.loads(meta(made(DEVICE)))
+    assert (day["window_ms"], day["slide_ms"]) == (25 * 3_600_000, 3_600_000)
+    assert month["window_ms"] == (31 * 24 + 1) * 3_600_000
+    of = {"days": 0, "months": 1, "time_zone": "America/New_York", "offset_ms": 6 * 3_600_000, "offset_months": 0}
+    assert month["calendar"] == of
+    contract_problems = list(jsonschema.Draft202012Validator(CONTRACT["json"]["meta"]).iter_errors(document))
+    assert contract_problems == []
+
+
+def test_a_prefix_with_windows_of_another_calendar_is_refused() -> None:
+    published = meta(made(DAY))
+    require_views(made(DAY), published)
+    for change in ({"time_zone": "Europe/Berlin"}, {"offset": "6 h"}, {"window": "25 h", "time_zone": None}):
+        with pytest.raises(SinkRefusedError, match="its published windows are 1 d of Europe/Rome by nothing"):
+            require_views(made({**DAY, **change}), published)
+    later = r"views.day is 1 d of Europe/Rome, 6 h later by nothing, its published windows are 1 d by nothing"
+    with pytest.raises(SinkRefusedError, match=later):
+        require_views(made({**DAY, "offset": "6 h"}), meta(made({"name": "day", "window": "1 d"})))

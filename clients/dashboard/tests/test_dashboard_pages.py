@@ -18,6 +18,7 @@ from starlette.testclient import TestClient
 from world import MEASURES, WINDOW, Answers, World
 
 from tidemark_client import Client, View
+from tidemark_client.calendars import Calendar
 from tidemark_dashboard import runbook
 from tidemark_dashboard.app import build
 from tidemark_dashboard.course import Course
@@ -628,3 +629,33 @@ def test_a_view_without_windows_shows_one_value_of_each_key_and_from_when_it_is_
     assert [row[0] for row in rows(html, "Windows")] == ["the first record"]
     assert len(get(pages, f"/key.csv?name=total&measure=temperature&key={DEVICES[0]}").splitlines()) == 2
     assert "total" not in get(pages, f"/device?id={DEVICES[0]}")
+
+
+def test_windows_of_local_days_have_their_length_in_words_and_their_start_on_the_zone_s_clock(
+    pages: TestClient, world: World
+) -> None:
+    hour = 3_600_000
+    of = Calendar(1, 0, "Asia/Kathmandu")
+    document = json.loads(world.redis.get(world.name("meta")))
+    lengths = {"window_ms": 24 * hour, "slide_ms": hour // 4, "retain_ms": 40 * 24 * hour}
+    view = {"name": "day", "by": ["device"], "measures": MEASURES, "calendar": vars(of), **lengths}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    starts = [of.start(world.now - 24 * hour), of.start(world.now)]
+    for number_of, start in enumerate(starts):
+        fields = {"start": start, "end": of.end(start), "count": 9, "last": start + 1, "mean": 20 + number_of}
+        name = world.name("window", "day", "temperature", DEVICES[0], start)
+        world.redis.hset(name, mapping={**fields, "local_start": of.local(start), **world.stamp()})
+    world.redis.zadd(world.name("keys", "day"), {DEVICES[0]: starts[1]})
+    shown = rows(get(pages, "/views"), "Views")
+    assert next(row[4:6] for row in shown if row[0] == "day") == ["1 d of Asia/Kathmandu", "–"]
+    html = get(pages, "/view?name=day&measure=temperature")
+    assert "of 1 d of Asia/Kathmandu" in html
+    found = {row[0]: row for row in rows(html, "Newest values")}
+    assert found[DEVICES[0]][1] == "20.00"
+    address = f"name=day&measure=temperature&key={DEVICES[0]}"
+    html = get(pages, f"/key?{address}")
+    for row, start in zip(rows(html, "Windows"), reversed(starts), strict=True):
+        assert of.local(start) in row[0]
+    lines = list(csv.DictReader(io.StringIO(get(pages, f"/key.csv?{address}"))))
+    assert [line["local_start"] for line in lines] == [of.local(start) for start in starts]
+    assert get(pages, f"/device?id={DEVICES[0]}&name=day")

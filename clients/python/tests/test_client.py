@@ -761,3 +761,67 @@ def test_a_view_without_windows_has_one_window_that_says_from_when_it_is_complet
     assert client.latest_complete("total", "d7") is None
     assert client.keys("total") == [("d7", 0)]
     assert client.current("site", "leeds", "power").complete_from is None
+
+
+CALENDARS = [
+    {"days": 1, "months": 0, "time_zone": "Europe/Rome", "offset_ms": 0, "offset_months": 0},
+    {"days": 0, "months": 1, "time_zone": "Asia/Kathmandu", "offset_ms": 6 * 60 * MINUTE, "offset_months": 0},
+]
+HOUR = 60 * MINUTE
+MARCH_29 = 1_774_738_800_000
+"""Midnight in Rome before the day on which clocks go forward."""
+
+
+def calendar_meta(server: Server) -> None:
+    lengths = {"slide_ms": HOUR, "retain_ms": 40 * 24 * HOUR, "by": ["device"], "measures": ["power"]}
+    views = [
+        {"name": "day", "window_ms": 25 * HOUR, "calendar": CALENDARS[0], **lengths},
+        {"name": "month", "window_ms": 31 * 24 * HOUR, "calendar": CALENDARS[1], **lengths},
+    ]
+    server.redis.set("tidemark:meta", json.dumps({**META, "tzdata": "2026f", "views": views}))
+
+
+def test_windows_of_local_days_are_found_on_both_sides_of_a_change_of_clocks(client: Any, server: Server) -> None:
+    calendar_meta(server)
+    starts = [MARCH_29 - 24 * HOUR, MARCH_29, MARCH_29 + 23 * HOUR, MARCH_29 + 47 * HOUR]
+    for start, end in zip(starts, [*starts[1:], starts[-1] + 24 * HOUR]):
+        window(server, "day:power:d1", start, length=end - start, local_start=f"local {start}")
+    progress(server, starts[2])
+    day = client.views()["day"]
+    assert client.meta().tzdata == "2026f"
+    assert day.calendar is not None
+    assert (day.calendar.text, day.starts(MARCH_29 + 22 * HOUR), day.end(MARCH_29)) == (
+        "1 d of Europe/Rome",
+        [MARCH_29],
+        MARCH_29 + 23 * HOUR,
+    )
+    assert day.calendar.local(MARCH_29) == "2026-03-29T00:00:00+01:00"
+    assert [each.start for each in client.windows("day", "d1", since=MARCH_29 - 1)] == starts
+    assert [each.start for each in client.windows("day", "d1", since=MARCH_29, until=starts[3])] == starts[1:3]
+    assert client.current("day", "d1").start == starts[3]
+    assert client.latest_complete("day", "d1").start == MARCH_29
+    found = client.window("day", "d1", MARCH_29)
+    assert (found.end, found.local_start) == (MARCH_29 + 23 * HOUR, f"local {MARCH_29}")
+
+
+def test_the_newest_month_is_found_behind_months_without_readings(client: Any, server: Server) -> None:
+    calendar_meta(server)
+    month = client.views()["month"]
+    [start] = month.starts(MARCH_29)
+    assert month.calendar.local(start) == "2026-03-01T06:00:00+05:45"
+    window(server, "month:power:d1", start, length=31 * 24 * HOUR)
+    server.redis.zadd("tidemark:keys:month", {"d1": month.end(start)})
+    assert client.current("month", "d1").start == start
+    assert client.latest_complete("month", "d1") is None
+    progress(server, month.end(start))
+    assert client.latest_complete("month", "d1").start == start
+
+
+def test_a_zone_that_is_not_known_here_is_named_with_the_remedy(client: Any, server: Server) -> None:
+    calendar_meta(server)
+    document = json.loads(server.redis.get("tidemark:meta"))
+    document["views"][0]["calendar"]["time_zone"] = "Mars/Olympus"
+    server.redis.set("tidemark:meta", json.dumps(document))
+    server.redis.zadd("tidemark:keys:day", {"d1": MARCH_29})
+    with pytest.raises(ContractError, match="time zone 'Mars/Olympus', which is not known here: pip install tzdata"):
+        client.current("day", "d1")

@@ -58,7 +58,7 @@ def apart(windows: Iterable[Window], view: View) -> list[Window]:
     """The windows of which none covers a time twice, counted back from the newest: all but those of a sliding view."""
     chosen: list[Window] = []
     for each in sorted(windows, key=lambda window: -window.start):
-        if not chosen or (chosen[0].start - each.start) % view.window_ms == 0:
+        if not chosen or view.calendar is not None or (chosen[0].start - each.start) % view.window_ms == 0:
             chosen.append(each)
     return chosen[::-1]
 

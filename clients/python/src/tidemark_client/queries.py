@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Callable, TypeVar, cast
 
 from tidemark_client import arguments, layout
@@ -115,7 +116,7 @@ def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Q
         if last is None or progress is None:
             return None
         # All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
-        sure, newest = (until - series.view.window_ms for until in (progress.final, progress.closed_until))
+        sure, newest = (series.view.last_closed(until) for until in (progress.final, progress.closed_until))
         newest = min(newest, last)
         return (yield from _newest(store, series, last, newest, lambda each: each.final, max(0, newest - sure)))
 
@@ -193,7 +194,7 @@ def _span(series: _Series, store: Names, since: int, until: int | None) -> Steps
     if not ends:
         return []
     newest = min(ends)
-    starts = range(series.view.starts(since)[-1], newest + 1, series.view.slide_ms)
+    starts = series.view.between(since, newest)
     if len(starts) > MOST_WINDOWS:
         msg = (
             f"view {series.view.name!r} has {len(starts)} windows from {since} to {newest}; {MOST_WINDOWS} are the most. "
@@ -440,15 +441,14 @@ def _newest(
 
     The first round trip looks at the windows of `ahead_ms` and one more.
     """
-    slide = series.view.slide_ms
-    start, oldest = newest // slide * slide, last - series.view.retain_ms - series.view.window_ms
-    looked, page = 0, min(-(-ahead_ms // slide) + 1, MORE)
+    starts, oldest = series.view.backwards(newest), last - series.view.retain_ms - series.view.window_ms
+    start, looked, page = newest, 0, min(-(-ahead_ms // series.view.step_ms) + 1, MORE)
     while start >= oldest and looked < MOST_WINDOWS:
-        places = [series.place(start - back * slide) for back in range(page)]
+        places = [series.place(start) for start in islice(starts, page)]
         for each in (yield from _read(store, places)):
             if each is not None and accepts(each):
                 return each
-        start, looked, page = start - page * slide, looked + page, MORE if looked else SOME
+        start, looked, page = places[-1].start or 0, looked + page, MORE if looked else SOME
     return None
 
 

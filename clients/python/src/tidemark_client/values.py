@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from tidemark_client import times
+from tidemark_client.calendars import Calendar
 from tidemark_client.errors import ContractError, UnknownViewError
 from tidemark_client.names import KeyOf, Place, key_text
 
@@ -44,6 +45,9 @@ class View:
     """The name of its version, which keys in Redis have; it changes when a new version of the view takes its place."""
     complete_from: int | None = None
     """Windows that begin before it lack readings, or are not there; None if none does."""
+    calendar: Calendar | None = None
+    """The days, weeks, months or years that its windows are; None if all are as long. With one, `window_ms` is the length of the
+    longest window, and every start is a multiple of `slide_ms`."""
 
     @property
     def stored(self) -> str:
@@ -72,8 +76,42 @@ class View:
 
     def starts(self, at: int) -> list[int]:
         """Starts of all windows that contain a time, the newest first."""
+        if self.calendar is not None:
+            return [self.calendar.start(at)]
         newest = at // self.slide_ms * self.slide_ms
         return [newest - back * self.slide_ms for back in range(self.window_ms // self.slide_ms)]
+
+    def between(self, since: int, until: int) -> Sequence[int]:
+        """Starts of all windows that end after `since` and start by `until`, the oldest first."""
+        if self.calendar is None:
+            return range(self.starts(since)[-1], until + 1, self.slide_ms)
+        starts, start = [], self.calendar.start(since)
+        while start <= until:
+            starts.append(start)
+            start = self.calendar.end(start)
+        return starts
+
+    def backwards(self, at: int) -> Iterator[int]:
+        """Starts from that of the newest window that contains a time back, without an end."""
+        start = self.starts(at)[0]
+        while True:
+            yield start
+            start = start - self.slide_ms if self.calendar is None else self.calendar.start(start - 1)
+
+    def end(self, start: int) -> int:
+        """The end of the window that begins at a time."""
+        return start + self.window_ms if self.calendar is None else self.calendar.end(start)
+
+    def last_closed(self, until: int) -> int:
+        """The latest time at which a window may start that ends by `until`."""
+        if self.calendar is not None:
+            return self.calendar.start(self.calendar.start(until) - 1)
+        return until - self.window_ms
+
+    @property
+    def step_ms(self) -> int:
+        """The distance between the starts of two windows, of a calendar about the least one."""
+        return self.slide_ms if self.calendar is None else self.calendar.shortest_ms
 
     def key(self, key: KeyOf) -> str:
         """The text of a key. Raises KeyTextError."""
@@ -100,6 +138,8 @@ class Meta:
     session_max_duration_ms: int
     session_retain_ms: int
     shards: int = 1
+    tzdata: str = ""
+    """The version of the time zones' rules that windows of days and months follow, such as 2026f; "" without such windows."""
 
     @staticmethod
     def of(text: str, key: str) -> Meta:
@@ -114,7 +154,8 @@ class Meta:
                     view.name: view for each in document["views"] if not each.get("next") for view in [_view(each)]
                 }
                 shards = range(1, document.get("shards", 1) + 1)[-1]  # raises unless it is a whole number from 1
-                return Meta(tuple(document["measures"]), views, gap_ms, longest_ms, retain_ms, shards)
+                tzdata = str(document.get("tzdata", ""))
+                return Meta(tuple(document["measures"]), views, gap_ms, longest_ms, retain_ms, shards, tzdata)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             msg = f"{key} is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
             raise ContractError(msg) from error
@@ -138,7 +179,8 @@ def _view(document: Mapping[str, Any]) -> View:
     statistics = tuple(document.get("statistics", STATISTICS))
     name, complete_from = document["name"], document.get("complete_from")
     shown = document.get("of", name)
-    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from)
+    calendar = Calendar(**document["calendar"]) if "calendar" in document else None
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from, calendar)
 
 
 @dataclass(frozen=True)
@@ -226,6 +268,8 @@ class Window:
     complete_from: int | None = None
     """The event time from which a view without windows has all readings. Another window has it only while it lacks readings of
     before its view was added; it is written again with them."""
+    local_start: str = ""
+    """`start` on the clock of the view's zone, as ISO 8601; "" in a view without one."""
 
     @property
     def start_time(self) -> datetime:
@@ -263,6 +307,7 @@ class Window:
             closed_by=cause,
             revision=int(fields.get("revision", "0")),
             written=Written.of(fields),
+            local_start=fields.get("local_start", ""),
             **{name: read(fields.get(name)) for name, read in _OPTIONAL},
         )
 

@@ -24,12 +24,12 @@ async def read(sources: Sources, query: Query) -> Shown:
     await sources.look()
     device = await sources.ask(queries.device(device_id))
     of_device = (view for view in meta.views.values() if view.by == ("device",) and not view.endless)
-    views = sorted(of_device, key=lambda view: view.slide_ms)
+    views = sorted(of_device, key=lambda view: view.step_ms)
     view = next((each for each in views if each.name == query.get("name")), views[0] if views else None)
     # Without such a view, the sessions alone have the axis.
     axis = view or View("", ("device",), (), meta.session_gap_ms, meta.session_gap_ms, meta.session_retain_ms)
     last_seen = device.last_seen if device else 0
-    end = (last_seen // axis.slide_ms + 1) * axis.slide_ms
+    end = axis.end(last_seen) if axis.calendar else (last_seen // axis.slide_ms + 1) * axis.slide_ms
     stretch = span(axis, end, query.get("span", ""), query.get("until", ""))
     # A session that began before the span may reach into it.
     since = stretch.since - meta.session_max_duration_ms

@@ -27,7 +27,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     final = progress.final if progress else 0
     keys = await sources.keys.of(view, final - view.retain_ms - view.window_ms)
     start = keys.newest(key)
-    newest_end = final if start is None else start + view.window_ms
+    newest_end = final if start is None else view.end(start)
     stretch = span(view, newest_end, query.get("span", ""), query.get("until", ""))
     windows = await sources.ask(
         queries.windows(view.name, key, since=max(0, stretch.since), until=stretch.until, measure=measure)
@@ -68,11 +68,13 @@ def table(windows: Sequence[Window], view: View) -> str:
     """
     out = io.StringIO()
     rows = csv.writer(out)
-    rows.writerow(["start", "end", *view.statistics, "state", "revision", "complete_from"])
+    local = ["local_start"] if view.calendar else []
+    rows.writerow(["start", "end", *view.statistics, "state", "revision", "complete_from", *local])
     for window in windows:
         values = [statistics.value(window, name) for name in view.statistics]
         state = window.closed_by or "open"
-        rows.writerow([window.start, window.end, *values, state, window.revision, window.complete_from])
+        more = [window.local_start] if local else []
+        rows.writerow([window.start, window.end, *values, state, window.revision, window.complete_from, *more])
     return out.getvalue()
 
 

@@ -78,15 +78,15 @@ def is_complete(window: Window) -> bool:
 
 def spans(view: View) -> list[int]:
     """The lengths of time that a plot of a view is offered with."""
-    fitting = [each for each in SPANS_MS if 5 * view.slide_ms <= each <= MOST * view.slide_ms]
+    fitting = [each for each in SPANS_MS if 5 * view.step_ms <= each <= MOST * view.step_ms]
     kept = [each for each in fitting if each <= view.retain_ms] or fitting[:1]
-    return kept or [max(view.window_ms, 100 * view.slide_ms)]
+    return kept or [max(view.window_ms, 100 * view.step_ms)]
 
 
 def usual(view: View) -> int:
     """The length that is shown at first."""
     choices = spans(view)
-    return max((each for each in choices if each <= USUAL * view.slide_ms), default=choices[0])
+    return max((each for each in choices if each <= USUAL * view.step_ms), default=choices[0])
 
 
 def span(view: View, newest_end: int, wanted: str, until: str) -> Span:
@@ -95,8 +95,8 @@ def span(view: View, newest_end: int, wanted: str, until: str) -> Span:
     A length that is zoomed to is a multiple of the slide.
     """
     asked = int(wanted[:15]) if wanted[:15].isdecimal() else 0
-    is_fit = LEAST * view.slide_ms <= asked <= longest(view)
-    length = _up(asked, view.slide_ms) if is_fit else usual(view)
+    is_fit = LEAST * view.step_ms <= asked <= longest(view)
+    length = _up(asked, view.step_ms) if is_fit else usual(view)
     given = int(until[:15]) if until[:15].isdecimal() else 0
     end = given if 0 < given < newest_end else newest_end
     return Span(length, end - length, end, end == newest_end)
@@ -113,12 +113,12 @@ def fitted(view: View, stretch: Span, windows: Sequence[Window], wanted: str) ->
 
 def longest(view: View) -> int:
     """The longest span of a plot."""
-    return max(*spans(view), min(MOST * view.slide_ms, view.retain_ms))
+    return max(*spans(view), min(MOST * view.step_ms, view.retain_ms))
 
 
 def moves(stretch: Span, view: View, here: Here) -> Moves:
     """The addresses of the spans around a span."""
-    length, slide = stretch.length_ms, view.slide_ms
+    length, slide = stretch.length_ms, view.step_ms
     half = -(-length // (2 * slide)) * slide
     middle = stretch.until - length // 2
     return Moves(
@@ -149,7 +149,7 @@ def plot(windows: Sequence[Window], view: View, statistic: str, stretch: Span, s
     for window in windows:
         middle = (window.start + window.end) / 2000
         before = columns["t"][-1] if columns["t"] else None
-        if before is not None and middle - before > 1.5 * view.slide_ms / 1000:
+        if before is not None and middle - before > 1.5 * view.step_ms / 1000:
             for column, nothing in zip(columns.values(), ((before + middle) / 2, *[None] * 4, 0, 0), strict=True):
                 column.append(nothing)
         low, high = (window.min, window.max) if has_band else (None, None)
@@ -158,7 +158,7 @@ def plot(windows: Sequence[Window], view: View, statistic: str, stretch: Span, s
             column.append(each)
     bands = [[each.start / 1000, each.last / 1000, each.state == "open"] for each in sessions]
     axis = [stretch.since / 1000, stretch.until / 1000]
-    more = {"half": view.window_ms / 2000, "slide": view.slide_ms, "axis": axis, "sessions": bands}
+    more = {"half": view.window_ms / 2000, "slide": view.step_ms, "axis": axis, "sessions": bands}
     return json.dumps({**columns, **more}, allow_nan=False)
 
 

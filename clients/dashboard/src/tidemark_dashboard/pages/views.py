@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from tidemark_client import UnknownViewError, View, Window, queries
 from tidemark_dashboard import statistics
@@ -82,12 +83,18 @@ async def chosen(sources: Sources, query: Query) -> tuple[View, str]:
 
 def _closed(view: View, newest_start: int, closed_until: int) -> int:
     """The start of a key's newest window that may be closed, on the grid of its newest one."""
+    if view.calendar is not None:
+        return next(start for start in view.backwards(newest_start) if start <= 0 or view.end(start) <= closed_until)
     after = newest_start + view.window_ms - closed_until
     return newest_start if after <= 0 or view.endless else newest_start - -(-after // view.slide_ms) * view.slide_ms
 
 
 def _stretches(view: View, start: int, closed: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """The ends after which, and the starts before which: of the windows of a sparkline, and of the newest ones behind it."""
+    if view.calendar is not None:
+        *_, shut = islice(view.backwards(closed), SPARKS)
+        first = max(view.end(closed), *islice(view.backwards(start), OPEN - 1, OPEN))
+        return (max(0, shut), max(0, closed + 1)), (first, start + 1)
     first = max(closed + view.slide_ms, start - (OPEN - 1) * view.slide_ms)
     shut = 0 if view.endless else closed - (SPARKS - 1) * view.slide_ms + view.window_ms - 1
     return (max(0, shut), max(0, closed + 1)), (first + view.window_ms - 1, start + 1)
@@ -97,7 +104,7 @@ def _line(windows: Sequence[Window], view: View, statistic: str) -> list[float |
     """The values of the SPARKS windows up to the newest complete one, None where one has no readings or is not complete."""
     values = {window.start: statistics.value(window, statistic) for window in windows if is_complete(window)}
     last = max(values, default=0)
-    return [values.get(last - back * view.slide_ms) for back in range(SPARKS - 1, -1, -1)]
+    return [values.get(start) for start in islice(view.backwards(last), SPARKS)][::-1]
 
 
 VIEWS = Page("views", "/views", "Views", ("views",), (), read_views)
