@@ -168,10 +168,11 @@ def test_a_view_that_changed_under_its_name_is_named(world: World) -> None:
 def test_a_field_of_the_wrong_type_is_named(world: World) -> None:
     world.document["reference"] = None
     world.document["views"] = [{"name": "all", "window": "1 m"}]
-    world.document["input"] |= {"measures": {"name": "device_id"}, "event_time": "firmware"}
+    world.document["input"] |= {"measures": {"t": "temperature"}, "columns": {"line": "humidity"}}
+    world.document["input"] |= {"event_time": "power", "event_time_unit": "iso"}
     failures = of(world.lines(), "fail")
-    assert "'device_id' is string" in failures["input.measures.name"]
-    assert "'firmware' is string" in failures["input.event_time"]
+    assert "'humidity' is double" in failures["input.columns.line"]
+    assert "'power' is double" in failures["input.event_time"]
 
 
 def test_a_view_by_a_column_that_the_reference_lacks_is_named(world: World) -> None:

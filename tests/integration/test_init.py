@@ -23,7 +23,6 @@ from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
 from service import settings
 from service.cli import main
-from tests import shapes
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 
 pytestmark = pytest.mark.integration
@@ -86,16 +85,17 @@ def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
 def test_a_setting_that_nobody_could_tell_is_in_the_file_and_ends_with_2(
     broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broker_server.create_topic("init-intel", 1, LOG_APPEND_TIME)
-    now_ms = time.time_ns() // 1_000_000
-    send(broker_server, "init-intel", [(key, value) for key, value, _ in shapes.records("intel", now_ms)], 1)
+    broker_server.create_topic("init-nobody", 1, LOG_APPEND_TIME)
+    send(broker_server, "init-nobody", [(None, json.dumps({"flow": n % 7 + 0.5}).encode()) for n in range(50)], 1)
     config = tmp_path / "tidemark.toml"
-    where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-intel", "--config", str(config), "--yes"]
+    where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nobody", "--config", str(config), "--yes"]
     assert main(["init", *where]) == 2
     shown = capsys.readouterr()
-    assert "input.event_time could not be told from the sample" in shown.err
+    assert "input.device_id could not be told from the sample" in shown.err
+    assert "input.device_id: no field looks like the id of a device" in shown.out
     assert "input.event_time: no field has times" in shown.out
-    assert "# TO DO: give event_time" in config.read_text()
+    assert "# TO DO: give device_id" in config.read_text()
+    assert 'event_time = "$timestamp"' in config.read_text()
 
 
 def test_a_topic_that_cannot_be_proposed_for_is_named_and_nothing_is_written(
