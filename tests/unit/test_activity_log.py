@@ -87,7 +87,7 @@ def test_the_first_batch_and_the_begin_of_rejects_are_logged_once(
     )
     assert undecodable == (
         "Rejects begin: 100 of 1200 records of batch 0 are rejected as undecodable. To see why, run "
-        "`tidemark rejects list --reason undecodable --since 10m --config FILE`"
+        "`tidemark rejects list --reason undecodable --since 10m`"
     )
     assert "76 of 1200 records of batch 0 are rejected as no_time" in no_time
     now.now_s += QUIET_S - 1
@@ -108,7 +108,7 @@ def test_a_measure_that_no_reading_has_is_named_once(log: ActivityLog, caplog: A
     assert batch(0, 0, ABSENT_AFTER - 1) == []
     assert batch(1, 0, 1) == [
         f"None of the first {ABSENT_AFTER} admitted readings has temperature: input.measures.temperature has no value. "
-        "Correct the path, or the producers. To see which fields the records have, run `tidemark try --config FILE`"
+        "Correct the path, or the producers. To see which fields the records have, run `tidemark try`"
     ]
     assert batch(2, 0, 1_000) == []
 

@@ -39,6 +39,7 @@ STAYS = {
     "FencedError",
     "CheckpointError",
     "QueryError",
+    "QuestionError",
     "SparkLostError",
     "ExhaustedError",
     "SetupError",

@@ -55,7 +55,7 @@ def test_every_difference_is_named_with_both_values_and_the_way_on(tmp_path: Pat
         "the query's shape is 0, this version's is",
         "sessions.buckets is 4, the settings say 32",
         "Start version 9.9, which made it, or start with a new checkpoint",
-        "Set it back, or leave it out; or change the checkpoint with `tidemark checkpoint reshape --config FILE`, or start with",
+        "Set it back, or leave it out; or change the checkpoint with `tidemark checkpoint reshape`, or start with",
         "docs/operator/procedures.md#rebuild-from-kafka",
     ):
         assert part in text, text

@@ -8,7 +8,8 @@ SITES = {"d1": "north", "d2": "south"}
 MINUTE = 60_000
 NOW_MS = 10_000 * MINUTE
 BASE_MS = NOW_MS - 100 * MINUTE
-_offsets = iter(range(10_000))
+ENDS = {0: 10_000}
+_offsets = iter(range(ENDS[0]))
 
 
 def sent(device: str, second: float, number: float, *, at: float | None = None, **more: bool) -> Record:
@@ -22,7 +23,7 @@ def took(stream: Stream, *records: Record, rules: Rules | None = None, sites: Ma
     """Take records as a batch; returns their reasons."""
     for each in records:
         stream.add(each)
-    stream.take(rules or Rules(), sites, NOW_MS)
+    stream.take(rules or Rules(), sites, NOW_MS, ENDS)
     return [each.reason or "" for each in records]
 
 
@@ -61,7 +62,7 @@ def test_the_copy_counts_and_the_original_does_not_whatever_the_settings_admit()
     stream.replay(original.place, is_counted=False)
     assert took(stream, sent("d1", 5, 500.0, at=5_900, is_copy=True), rules=wide) == [""]
     assert counts(stream, "device", "d1") == {0: (2, 501.0)}
-    stream.recomputed(wide, of_loss=True)
+    stream.recomputed(wide)
     assert counts(stream, "device", "d1") == {0: (2, 501.0)}
     stream.begin_again()
     took(stream, rules=wide)
@@ -98,12 +99,12 @@ def test_what_today_s_settings_admit_or_reject_is_open_in_what_was_computed_agai
     took(stream, wrong, right, sent("d2", 300, 1))
     took(stream, behind)
     assert [each.fate for each in (wrong, right, behind)] == [OUT, IN, OUT]
-    stream.recomputed(Rules(high=90), of_loss=False)
+    stream.recomputed(Rules(high=90))
     assert [each.fate for each in (wrong, right, behind)] == [OUT, EITHER, OUT]
-    stream.recomputed(Rules(high=1_000), of_loss=True)
-    assert [each.fate for each in (wrong, right, behind)] == [EITHER, EITHER, EITHER]
-    [records] = [each for (view, *_), each in stream.windows().items() if view == "device" and len(each) == 3]
-    assert len(list(choices(records))) == 8
+    stream.recomputed(Rules(high=1_000))
+    assert [each.fate for each in (wrong, right, behind)] == [EITHER, EITHER, OUT]
+    [records] = [each for (view, *_), each in stream.windows().items() if view == "device" and len(each) == 2]
+    assert len(list(choices(records))) == 4
 
 
 def test_sessions_are_chains_of_readings_and_are_closed_behind_the_watermark() -> None:

@@ -386,7 +386,7 @@ def test_the_pipeline_shows_what_the_service_answers(
     world: World,
     shared_answers: Answers,
 ) -> None:
-    html = wait(lambda: "<td" in get(pages, "/pipeline") and get(pages, "/pipeline"), "the service was asked")
+    html = wait(lambda: rows(each := get(pages, "/pipeline"), "Batches") and each, "the service was asked")
     newest = shared_answers.status["batches"][-1]
     first = rows(html, "Batches")[0]
     assert [first[0], first[2]] == [count(newest["batch"]), count(newest["rows"])]

@@ -50,7 +50,7 @@ class Feed:
                     self._health.failed(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._health.answered("")
+            self._health.answered("" if entries else None)  # an empty feed does not say that there are values
             behind_since = (behind_since or time.monotonic()) if entries >= ENTRIES // 2 else None
             if behind_since is not None and time.monotonic() - behind_since > BEHIND_S:
                 self._last, behind_since = None, None
