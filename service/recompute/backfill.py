@@ -25,12 +25,13 @@ from service.kafka import topics
 from service.outlets import recomputed
 from service.outlets.outbox import views_of
 from service.publication.closed_sink import Values
-from service.recompute import archive, decisions, engine, job
+from service.recompute import archive, decisions, engine, job, late
 from service.recompute.archive import Archive, Place
 from service.recompute.engine import Chosen, Span
 from service.recompute.job import Job, Report, Say, Watch
 from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions
 from service.recompute.sources import KafkaRecords, Part, Reach, Records
+from service.rejects import former
 from service.rejects.fence import Fence
 from service.settings import Settings
 from service.units import format_time
@@ -90,7 +91,9 @@ class _Backfill:
     def __init__(self, of: Job, source: Place | None, rate: int, say: Say, watch: Watch) -> None:
         self._job, self._source, self._rate, self._say, self._watch = of, source, rate, say, watch
         self._settings, self._report = of.settings, of.report
-        self._decided = decisions.present(of.run)
+        # All rejects are read, because the report counts them by their reasons.
+        log = late.read(of.settings, 0, 0, former=former.read(of.outbox.files))
+        self._decided = decisions.of_log(of.run, log)
 
     def run(self, span: Span, *, has_sessions: bool) -> None:
         """Do steps 2 to 5."""
