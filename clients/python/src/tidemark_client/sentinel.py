@@ -53,7 +53,8 @@ def connect(url: str, made_by: Any, options: dict[str, Any]) -> Any:
 
 def opened(connection: Any) -> list[Any]:
     """The clients to close: the connection, and those of its sentinels if it has some."""
-    manager = getattr(connection.connection_pool, "sentinel_manager", None)
+    pool = getattr(connection, "connection_pool", None)  # a client of a cluster has several
+    manager = getattr(pool, "sentinel_manager", None)
     return [connection, *(manager.sentinels if manager else ())]
 
 
