@@ -18,6 +18,7 @@ from service.admission import long_format
 from service.admission.arrays import EMPTY, UnreadableArrayError
 from service.admission.formats import FORMATS
 from service.commands import dissect
+from service.commands.metadata import Metadata
 from service.settings import Settings, parse
 
 BROKER_MS = 1_790_000_000_000
@@ -106,8 +107,8 @@ def by_hand(given: Settings, each: Sent) -> list[Any]:
 def _decided(found: dissect.Dissected, key: bytes | None, given: Settings) -> Any:
     if found.whole and not found.problems and not long_format.is_listed_in(given.form, found.at):
         return "filtered"
-    reason, _ = dissect.reason(found, key, given.form)
+    reason, _ = dissect.reason(found, Metadata(key, "topic", broker_ms=BROKER_MS), given.form)
     if reason:
         return reason
-    made = dissect.reading(found, key, given.form)
+    made = dissect.reading(found, Metadata(key, "topic", broker_ms=BROKER_MS), given.form)
     return plain(made.device, made.event_ms, made.measures, made.columns)

@@ -9,6 +9,7 @@ from service import settings
 from service.admission import inputs
 from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
+from service.commands.metadata import Metadata
 from tests.stream.records import BASE_MS, Record, avro, make_document, rows
 from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
 
@@ -73,7 +74,7 @@ def test_each_record_is_a_reading_of_one_measure_and_another_metric_is_counted(s
     run(spark, given, tmp_path, script)
     form, record = given.inputs[1], in_avro("c", 7, "temperature", 5.0)
     found = dissect.dissect(record.value, form, dissect.writers(form))
-    assert dissect.reading(found, None, form).measures == {"temperature": 5.0, "humidity": None}
+    assert dissect.reading(found, Metadata(), form).measures == {"temperature": 5.0, "humidity": None}
 
 
 def test_what_is_off_leaves_the_plan_as_it_is(spark: Any, tmp_path: Any) -> None:

@@ -9,6 +9,7 @@ from confluent_kafka import Message
 
 from service.admission.formats import framings
 from service.commands import dissect, records
+from service.commands.metadata import Metadata
 from service.errors import SettingsError
 from service.settings import Input, Settings, parse
 from tests.stream.records import BASE_MS, avro
@@ -112,8 +113,8 @@ def test_each_framing_is_read_without_spark(framing: str, tmp_path: Path) -> Non
     known = dissect.writers(form)
     for name, (value, expected) in cases(framing).items():
         found = dissect.dissect(value, form, known)
-        reason, text = dissect.reason(found, b"k", form)
-        answer = reason or dissect.reading(found, b"k", form).measures["t"]
+        reason, text = dissect.reason(found, Metadata(b"k"), form)
+        answer = reason or dissect.reading(found, Metadata(b"k"), form).measures["t"]
         assert answer == expected, (name, answer, text)
 
 
