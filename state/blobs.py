@@ -26,6 +26,13 @@ def join(blobs: Blobs) -> tuple[Ints, Ints]:
     return np.frombuffer(b"".join(blobs), "<i8").astype(np.int64, copy=False), sizes
 
 
+def are_new(owner: Ints, number: Ints) -> Bools:
+    """Return which of some sorted pairs differ from the pair before."""
+    is_new = np.ones(len(owner), np.bool_)
+    is_new[1:] = (owner[1:] != owner[:-1]) | (number[1:] != number[:-1])
+    return is_new
+
+
 def split(words: Ints, sizes: Ints) -> Blobs:
     """Return lists of `sizes` integers each."""
     data = words.astype("<i8", copy=False).tobytes()

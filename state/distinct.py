@@ -44,8 +44,7 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     owner = np.repeat(np.repeat(np.arange(len(heads)), sizes), lengths)
     order = sorted_by(owner, hashed)
     owner, hashed = owner[order], hashed[order]
-    is_new = np.ones(len(owner), np.bool_)
-    is_new[1:] = (owner[1:] != owner[:-1]) | (hashed[1:] != hashed[:-1])
+    is_new = blobs.are_new(owner, hashed)
     owner, hashed = owner[is_new], hashed[is_new]
     lengths = np.bincount(owner, minlength=len(heads))
     rank = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]

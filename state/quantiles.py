@@ -129,8 +129,7 @@ def _merged(level: Ints, owner: Ints, number: Ints, count: Ints) -> Sketches:
 
 def _once(owner: Ints, number: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
     """Return sorted bins, with the counts of equal ones added up."""
-    is_new = np.ones(len(owner), np.bool_)
-    is_new[1:] = (owner[1:] != owner[:-1]) | (number[1:] != number[:-1])
+    is_new = blobs.are_new(owner, number)
     if is_new.all():
         return owner, number, count
     heads = np.flatnonzero(is_new)

@@ -311,8 +311,7 @@ def _of_runs(heads: Ints) -> Ints:
 
 def _once(owner: Ints, ms: Ints, value: Floats) -> tuple[Ints, Ints, Floats]:
     """Return sorted readings, of several at one time the largest."""
-    is_new = np.ones(len(owner), np.bool_)
-    is_new[1:] = (owner[1:] != owner[:-1]) | (ms[1:] != ms[:-1])
+    is_new = blobs.are_new(owner, ms)
     if is_new.all():
         return owner, ms, value
     heads = np.flatnonzero(is_new)

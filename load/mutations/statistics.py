@@ -73,8 +73,8 @@ MUTATIONS = (
         (
             Edit(
                 "state/distinct.py",
-                "(owner[1:] != owner[:-1]) | (hashed[1:] != hashed[:-1])",
-                "True",
+                "blobs.are_new(owner, hashed)",
+                "np.ones(len(owner), np.bool_)",
             ),
         ),
         (_DISTINCT + "test_large_parts_that_overlap_merge_to_the_sketch_of_all_and_stay_bounded",),

@@ -49,7 +49,7 @@ class Sentinel(ServerProcess):
 
     def _answers(self) -> bool:
         with (
-            contextlib.suppress(redis.AuthenticationError, redis.RedisError),
+            contextlib.suppress(redis.RedisError),
             redis.Redis(HOST, self.port, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client,
         ):
             try:

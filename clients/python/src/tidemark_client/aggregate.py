@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Callable
 
-from tidemark_client import times
+from tidemark_client.times import Span
 from tidemark_client.values import View, Window
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class Aggregate(Span):
     """Readings of one measure and key in `windows` windows, from the `start` of the first to the `end` of the last.
 
     A statistic is None where a window lacks what it is computed from. Quantiles and numbers of different devices are not merged.
@@ -37,21 +36,6 @@ class Aggregate:
     first_value: float | None
     last_value: float | None
     final: bool
-
-    @property
-    def start_time(self) -> datetime:
-        """`start` as a time in UTC."""
-        return times.to_datetime(self.start)
-
-    @property
-    def end_time(self) -> datetime:
-        """`end` as a time in UTC."""
-        return times.to_datetime(self.end)
-
-    @property
-    def length(self) -> timedelta:
-        """From `start` to `end`."""
-        return times.to_timedelta(self.end - self.start)
 
 
 def apart(windows: Iterable[Window], view: View) -> list[Window]:

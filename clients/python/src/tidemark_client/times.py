@@ -32,3 +32,25 @@ def to_ms(time: datetime) -> int:
 def ago_ms(length: timedelta) -> int:
     """The milliseconds of the time that is so long before now."""
     return to_ms(datetime.now(timezone.utc) - length)
+
+
+class Span:
+    """What lasts from `start` to `end`, in milliseconds."""
+
+    start: int
+    end: int
+
+    @property
+    def start_time(self) -> datetime:
+        """`start` as a time in UTC."""
+        return to_datetime(self.start)
+
+    @property
+    def end_time(self) -> datetime:
+        """`end` as a time in UTC."""
+        return to_datetime(self.end)
+
+    @property
+    def length(self) -> timedelta:
+        """From `start` to `end`."""
+        return to_timedelta(self.end - self.start)

@@ -220,7 +220,7 @@ def _float(text: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Window:
+class Window(times.Span):
     """Readings of one measure and key with `start` <= event time < `end`.
 
     A statistic is None where the window's view does not have it, or did not have it when the window began.
@@ -272,24 +272,9 @@ class Window:
     """`start` on the clock of the view's zone, as ISO 8601; "" in a view without one."""
 
     @property
-    def start_time(self) -> datetime:
-        """`start` as a time in UTC."""
-        return times.to_datetime(self.start)
-
-    @property
-    def end_time(self) -> datetime:
-        """`end` as a time in UTC."""
-        return times.to_datetime(self.end)
-
-    @property
     def last_time(self) -> datetime:
         """`last` as a time in UTC."""
         return times.to_datetime(self.last)
-
-    @property
-    def length(self) -> timedelta:
-        """From `start` to `end`."""
-        return times.to_timedelta(self.end - self.start)
 
     @staticmethod
     def of(place: Place, fields: Fields, progress: Fields) -> Window:
