@@ -220,11 +220,24 @@ def nothing(name: str, size: int) -> Values:
 _OF_NONE: Mapping[str, float] = {"min": np.inf, "max": -np.inf, "first": EVENT_MS_LIMIT, "last": -1}
 
 
-class Kept:
-    """The columns of merged windows by name, one array element for each window; also their `start` and `end` in ms."""
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What readers get of a view's windows: the names of statistics, the time in ms to which rates and areas refer, and the value
+    at which counters begin again at 0, None where they do not."""
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
+    names: tuple[str, ...]
+    per_ms: int = 1_000
+    wraps_at: float | None = None
+
+
+class Kept:
+    """The columns of merged windows by name, one array element for each window; also their `start` and `end` in ms.
+
+    `wraps_at` is the value at which each window's counter begins again at 0, NaN where it does not; None where none does.
+    """
+
+    def __init__(self, columns: Columns, wraps_at: Floats | None = None) -> None:
+        self._columns, self._wraps_at = columns, wraps_at
 
     def __getitem__(self, name: str) -> Values:
         return self._columns[name]
@@ -253,7 +266,7 @@ class Kept:
     @cached_property
     def trails(self) -> trails.Walked:
         """Steps, gaps and areas."""
-        return trails.Walked(self[TRAIL], self["start"], self["end"])
+        return trails.Walked(self[TRAIL], self["start"], self["end"], self._wraps_at)
 
     @property
     def distinct(self) -> Ints:
@@ -316,6 +329,12 @@ class Statistic:
     of_window: Callable[[Kept], Values]
     of_session: Callable[[Totals], Values] | None = None
     may_be_absent: bool = False
+
+    def per(self, numbers: Values, per_s: "Floats | float") -> Values:
+        """Return numbers of the statistic that refer to these seconds in place of one."""
+        if self.unit not in {"measure/s", "measure*s"}:
+            return numbers
+        return numbers * per_s if self.unit == "measure/s" else numbers / per_s
 
     @property
     def is_whole(self) -> bool:
@@ -415,7 +434,11 @@ STATISTICS: Mapping[str, Statistic] = {
             lambda w: w.distinct,
         ),
         _ordered(
-            "increase", "sum of the steps up; a step down counts from 0", "measure", _ROUNDED, lambda t: t.increase
+            "increase",
+            "sum of the steps up; a step down counts from 0, with `wraps_at` up to there and from 0",
+            "measure",
+            _ROUNDED,
+            lambda t: t.increase,
         ),
         _ordered(
             "increase_rate",
@@ -470,6 +493,12 @@ WITHOUT_VALUES = tuple(
 
 ORDERED = tuple(name for name, each in STATISTICS.items() if each.is_ordered)
 """The statistics of views by device that have windows."""
+
+REFERRED = tuple(name for name, each in STATISTICS.items() if each.unit in {"measure/s", "measure*s"})
+"""The statistics that refer to a time: `per` of their view."""
+
+WRAPPED = ("increase", "increase_rate")
+"""The statistics of counters that may wrap."""
 
 ALWAYS = ("count", "last")
 """Every view has these: publish.lua compares windows by their count, and a window expires after its last reading."""

@@ -42,7 +42,7 @@ LOST = -1
 _HEAD, _PAIR = 3, 2
 LOST_BYTES = 8 * _HEAD
 """Bytes of a lost trail. Any other trail has a reading or a run."""
-_SUMS = ("increase", "area", "line")
+_SUMS = ("increase", "wrapped", "area", "line")
 _FIELDS = (
     "first",
     "first_value",
@@ -224,12 +224,13 @@ def unpack(column: Blobs) -> Trails:
 class Walked:
     """The numbers of n trails in windows from `start` to `end`, in ms; NaN where a trail is lost or has no reading."""
 
-    def __init__(self, column: Blobs, start: Ints, end: Ints) -> None:
+    def __init__(self, column: Blobs, start: Ints, end: Ints, wraps_at: Floats | None = None) -> None:
+        """`wraps_at` is for each trail the value at which its counter begins again at 0, NaN for one that does not."""
         trails = unpack(column)
         self._runs = _walked(trails)
         has = (trails.kind == 1) | (np.bincount(trails.owner, minlength=len(column)) > 0)
         self._runs[:, (trails.kind == LOST) | ~has] = np.nan
-        self._start, self._end, self._hold = start, end, trails.hold
+        self._start, self._end, self._hold, self._wraps_at = start, end, trails.hold, wraps_at
 
     def __getitem__(self, name: str) -> Floats:
         values: Floats = self._runs[_AT[name]]
@@ -240,8 +241,13 @@ class Walked:
 
     @property
     def increase(self) -> Floats:
-        """The sum of the steps up; a step down counts from 0."""
-        return self._sum("increase")
+        """The sum of the steps up; a step down counts from 0, or up to where the counter wraps and from there."""
+        if self._wraps_at is None:
+            return self._sum("increase")
+        over = self["increase"] + self._wraps_at * self["resets"] - self["wrapped"]
+        over += self["increase_low"] - self["wrapped_low"]
+        increase: Floats = np.where(np.isnan(self._wraps_at), self._sum("increase"), over)
+        return increase
 
     @property
     def increase_rate(self) -> Floats:
@@ -342,9 +348,11 @@ def _walked(trails: Trails) -> Floats:
     lined = np.where((hold > 0) & (passed > hold), 0.0, np.maximum(ms - begin_ms, 0.0))
     step, is_down = value - before, value < before
     share = np.divide(begin_ms - before_ms, passed, out=np.zeros(len(ms)), where=passed > 0)
+    from_0 = np.where(is_down, np.maximum(value, 0.0), step)
     terms = np.stack(
         (
-            np.where(is_down, np.maximum(value, 0.0), step),
+            from_0,
+            from_0 - step,  # what a wrap counts less than its length: the steps up are the same either way
             before * held,
             ((before + step * share) * 0.5 + value * 0.5) * lined,
         )

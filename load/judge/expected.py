@@ -51,10 +51,19 @@ class View:
     carry_ms: int | None = None
     calendar: Calendar | None = None
     """Where its windows begin and end, if they are of a time zone; then the two lengths mean nothing."""
+    per_s: int = 1
+    """The seconds to which rates and areas refer."""
+    wraps_at: float | None = None
+    """Where its counters begin again at 0, if they do."""
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
+
+    def frame(self, start: int, end: int, before: tuple[int, float] | None) -> Frame:
+        """What a window's statistics need besides its readings; `before` is the last reading before it."""
+        carried = None if before is None or self.carry_ms is None or start - before[0] > self.carry_ms else before
+        return Frame(start, end, carried, self.carry_ms, self.per_s, self.wraps_at)
 
     @property
     def is_endless(self) -> bool:
@@ -147,19 +156,18 @@ class _Readings(NamedTuple):
     key: Integers
     low: NDArray[np.intp]
     high: NDArray[np.intp]
-    carry_ms: int | None
 
-    def frame(self, number: int, start: int, end: int) -> Frame:
-        """The bounds of a window, and the last reading of its key before them, unless that is too old."""
+    def before(self, number: int) -> tuple[int, float] | None:
+        """The last reading of a window's key before it."""
         low = int(self.low[number])
-        if self.carry_ms is None or not low or self.key[low - 1] != self.key[low]:
-            return Frame(start, end, None, self.carry_ms)
+        if not low or self.key[low - 1] != self.key[low]:
+            return None
         at = self.event_ms[low - 1].item()
         values = [self.values[low - 1].item()]
         while low > 1 and self.key[low - 2] == self.key[low] and self.event_ms[low - 2] == at:
             low -= 1
             values.append(self.values[low - 1].item())
-        return Frame(start, end, (at, max(values)) if start - at <= self.carry_ms else None, self.carry_ms)
+        return at, max(values)
 
     def of(self, number: int) -> list[tuple[int, float, str]]:
         """One window's readings."""
@@ -238,8 +246,9 @@ class Windows(Mapping[WindowKey, WindowValue]):
         closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
         others: dict[str, float | None] = {}
         if part.readings is not None:
-            kept, frame = part.readings.of(number - part.before), part.readings.frame(number - part.before, key[3], end)
-            others = {name: plain(name, kept, frame) for name in part.others}
+            kept = part.readings.of(number - part.before)
+            before = None if view.carry_ms is None else part.readings.before(number - part.before)
+            others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
         local = "" if view.calendar is None else view.calendar.local(key[3])
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)
 
@@ -308,7 +317,7 @@ def windows(
                 raw = None
                 if others:
                     device, ms = readings.device[kept], readings.event_ms[kept]
-                    of = key[kept], table.low, table.high, view.carry_ms
+                    of = key[kept], table.low, table.high
                     raw = _Readings(readings.names, device, ms, values[has], *of)
                 result.add(view, measure, keys, table, others, raw)
     return result

@@ -71,12 +71,15 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
 
 
 class Frame(NamedTuple):
-    """A window in ms; the last reading before it that is carried into it, time and value; how long a reading holds at most."""
+    """A window in ms; the last reading before it that is carried into it, time and value; how long a reading holds at most; the
+    seconds to which rates and areas refer; where a counter begins again at 0, if it does."""
 
     start: int
     end: int
     before: tuple[int, float] | None = None
     hold: int | None = None
+    per_s: int = 1
+    wraps_at: float | None = None
 
 
 def _in_order(readings: Sequence[Reading]) -> list[tuple[int, float]]:
@@ -118,7 +121,10 @@ class _Line:
 
 
 def _increase(line: _Line) -> float:
-    return math.fsum(v - u if v >= u else max(v, 0.0) for _, _, u, v in line.steps)
+    wraps_at = line.frame.wraps_at
+    return math.fsum(
+        v - u if v >= u else max(v, 0.0) if wraps_at is None else v - u + wraps_at for _, _, u, v in line.steps
+    )
 
 
 def _increase_rate(line: _Line) -> float | None:
@@ -154,7 +160,13 @@ ALL = (*PLAIN, *ORDERED)
 
 def plain(name: str, readings: Sequence[Reading], frame: Frame) -> float | None:
     """Return a statistic of a window's readings, at least one, in any order; None is "absent"."""
-    return PLAIN[name](readings) if name in PLAIN else ORDERED[name](_Line(readings, frame))
+    value = PLAIN[name](readings) if name in PLAIN else ORDERED[name](_Line(readings, frame))
+    if value is None or frame.per_s == 1:
+        return value
+    return value * frame.per_s if name in _RATES else value / frame.per_s if name in _AREAS else value
+
+
+_RATES, _AREAS = {"rate", "increase_rate"}, {"integral", "linear_integral"}
 
 
 _SUMS, _FIRST, _LAST, _QUANTILES = {"sums"}, {"first", "first value"}, {"last value"}, {"min", "max", "quantiles"}

@@ -263,8 +263,8 @@ class Builders:
 
     def _leave(self, changes: Changes, closed_by: str) -> None:
         """As service/outlets/delivery.py does."""
-        statistics = {view.name: view.statistics for view in self._settings.views}
-        for each in outlet_tables.windows(changes.windows, statistics, 1, self._steps, closed_by).to_pylist():
+        shown = {view.name: view.shown for view in self._settings.views}
+        for each in outlet_tables.windows(changes.windows, shown, 1, self._steps, closed_by).to_pylist():
             start_ms = round(each["start"].timestamp() * 1000)
             item = f"left {each['view']}/{each['measure']}/{each['key']}/{start_ms}"
             self._output[item] = {name: each[name] for name in FIELDS["left"]}

@@ -86,6 +86,15 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "statistics": list(ORDERED),
         "carry_for": "90 s",
     },
+    {
+        "name": "meter",
+        "by": ["device"],
+        "window": "1 m",
+        "measures": ["temperature"],
+        "statistics": ["rate", "increase", "increase_rate", "resets", "integral", "linear_integral"],
+        "per": "h",
+        "wraps_at": 100,
+    },
     *(
         {"name": name, "by": ["device"], "measures": ["humidity"], "statistics": ["mean"], **windows}
         for name, windows in {

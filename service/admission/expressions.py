@@ -1,6 +1,7 @@
 """Derived measures: SQL expressions over fields of the record, such as `u * i`.
 
-Every field and every number is a double, so that what overflows is an infinity, which admission rejects. The value depends on
+Every field and every number is a double, so that what overflows is an infinity, which admission rejects. What is true or false is
+1 or 0: `power > 5` is a measure whose `integral` is the time for which that held. The value depends on
 the record alone: service/settings/expression.py reads no text, no cast and no query, and FUNCTIONS has all allowed functions.
 
 A field that is null makes the value null, as in SQL: the reading lacks the measure. Where all fields have values, a null (of a
@@ -52,10 +53,11 @@ def value(measure: Measure, record: str, texts: Collection[str] = ()) -> Column:
         field = field_path.sql(path, record)
         return numbers.sql(field) if path in texts else f"CAST({field} AS DOUBLE)"
 
-    computed = F.expr(parsed.sql(double))
-    if texts:
-        # Spark takes NaN for the largest number: a CASE would make a number of it.
-        is_none = reduce(or_, (F.isnan(F.expr(double(path))) for path in sorted(texts)))
+    # A comparison is 1 or 0.
+    computed = F.expr(parsed.sql(double)).cast("double")
+    if compared := {*texts, *(parsed.fields if parsed.compares else ())}:
+        # Spark takes NaN for the largest number: a comparison would make a number of it.
+        is_none = reduce(or_, (F.isnan(F.expr(double(path))) for path in sorted(compared)))
         computed = F.when(F.coalesce(is_none, F.lit(False)), F.lit(float("nan"))).otherwise(computed)
     if parsed.may_leave_out:
         return computed
@@ -77,4 +79,4 @@ def _fault(spark: SparkSession, measure: Measure) -> str:
         return line.partition(" SQLSTATE")[0].rstrip(".")
     except Py4JError:
         return "Spark's parser cannot read it; it may be nested too deeply"
-    return "" if isinstance(kind, t.DoubleType) else f"is {kind.simpleString()}, not a number"
+    return "" if isinstance(kind, t.DoubleType | t.BooleanType) else f"is {kind.simpleString()}, not a number"

@@ -203,7 +203,7 @@ class Delivery:
                 rows = tables.sessions(finals.sessions, self._measures, *stamp)
         else:
             views = self.options.views
-            chosen = {name: each.statistics for name, each in finals.views.items() if views is None or each.of in views}
+            chosen = {name: each.shown for name, each in finals.views.items() if views is None or each.of in views}
             windows = of_views(finals.windows, chosen.keys())
             if windows.num_rows:
                 zones = {name: finals.views[name].time_zone for name in chosen if finals.views[name].time_zone}

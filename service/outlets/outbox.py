@@ -26,6 +26,7 @@ from service.settings import Settings
 from service.spark.files import Files, Local
 from state import codec
 from state.layout import Changes, session_schema
+from state.statistics import Shown
 from state.windows import concat
 
 FOLDER = "outlets"
@@ -57,12 +58,31 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class EntryView:
-    """A view of an entry: its name in the settings, and its statistics. The settings may have changed since."""
+    """A view of an entry: its name in the settings, and what it shows. The settings may have changed since."""
 
     of: str
-    statistics: tuple[str, ...]
+    shown: Shown
     time_zone: str = ""
     """Whose days or months its windows are; "" for windows of no calendar."""
+
+    def to_list(self) -> list[Any]:
+        """Return the view as JSON has it, without what is as by default: earlier versions read that."""
+        more = [self.time_zone, self.shown.per_ms, self.shown.wraps_at]
+        while more and more[-1] == _DEFAULTS[len(more) - 1]:
+            more.pop()
+        return [self.of, list(self.shown.names), *more]
+
+    @classmethod
+    def parse(cls, each: Sequence[Any]) -> "EntryView":
+        """Return the view of a list, which an older version wrote with less. Raises ValueError or TypeError for another one."""
+        of, names, *more = each
+        rest: list[Any] = [*more, *_DEFAULTS[len(more) :]]
+        zone, per_ms, wraps_at = rest
+        return cls(of, Shown(tuple(names), per_ms, wraps_at), zone)
+
+
+_DEFAULTS = ("", 1_000, None)
+"""Of a view's time zone and of what it shows besides its statistics."""
 
 
 Views = Mapping[str, EntryView]
@@ -71,9 +91,7 @@ Views = Mapping[str, EntryView]
 
 def views_of(settings: Settings) -> Views:
     """Return the views of entries that are made with these settings."""
-    return {
-        view.name: EntryView(view.of, tuple(view.statistics), view.time_zone or "") for view in settings.closing_views
-    }
+    return {view.name: EntryView(view.of, view.shown, view.time_zone or "") for view in settings.closing_views}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +108,16 @@ class Scope:
 
     def to_document(self) -> dict[str, Any]:
         """Return the scope as JSON has it."""
-        views = {
-            name: [view.of, list(view.statistics), *([view.time_zone] if view.time_zone else [])]
-            for name, view in self.views.items()
-        }
+        views = {name: view.to_list() for name, view in self.views.items()}
         return {"views": views, "outlets": self.outlets}
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "Scope":
-        """Return the scope of a document, which an older version wrote without outlets.
+        """Return the scope of a document, which an older version wrote without outlets, or with less of a view.
 
         Raises KeyError, ValueError, TypeError or AttributeError for a damaged one.
         """
-        views = {
-            name: EntryView(of, tuple(statistics), *zone) for name, (of, statistics, *zone) in document["views"].items()
-        }
+        views = {name: EntryView.parse(each) for name, each in document["views"].items()}
         outlets = document.get("outlets")
         return cls(views, None if outlets is None else tuple(outlets))
 

@@ -4,7 +4,7 @@ The columns of windows do not depend on the settings: a window has null in the s
 have four columns for each measure. Names of columns are letters, digits and _, so that they are valid in SQL and in Avro.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from service.publication.rows import local_starts, measures, plain, statistics
 from state.columns import TOTALS
 from state.layout import MERGED
-from state.statistics import SESSION_STATISTICS, STATISTICS, TIME, Totals
+from state.statistics import SESSION_STATISTICS, STATISTICS, TIME, Shown, Totals
 
 WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")
@@ -70,7 +70,7 @@ def sessions_schema(names: Iterable[str]) -> pa.Schema:
 
 def windows(
     table: pa.Table,
-    chosen: Mapping[str, Sequence[str]],
+    chosen: Mapping[str, Shown],
     epoch: int,
     batch: int,
     closed_by: str,
@@ -78,7 +78,7 @@ def windows(
 ) -> pa.Table:
     """Return rows of `windows_schema` for windows of `state.windows.schema`, with or without REVISION.
 
-    `chosen` has the statistics of each view, `zones` the time zone of each that has one.
+    `chosen` has what each view shows, `zones` the time zone of each that has one.
     """
     columns = plain(table)
     values = statistics(columns, chosen)

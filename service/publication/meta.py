@@ -34,6 +34,7 @@ def meta(settings: Settings) -> str:
                     "statistics": view.statistics,
                     "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
                     **_times(view),
+                    **_units(view),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }
@@ -147,6 +148,12 @@ def _shape(view: View) -> dict[str, Any]:
 def _times(view: View) -> dict[str, int]:
     """The longest window and the interval of which all starts are multiples: how readers without calendars find each window."""
     return {} if view.calendar is None else {"window_ms": view.longest_ms, "slide_ms": view.step_ms}
+
+
+def _units(view: View) -> dict[str, float]:
+    """The time to which rates and areas refer, in ms, and where counters begin again at 0, if they are not as by default."""
+    per_ms, wraps_at = view.shown.per_ms, view.wraps_at
+    return {**({"per_ms": per_ms} if per_ms != 1_000 else {}), **({"wraps_at": wraps_at} if wraps_at else {})}
 
 
 def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:

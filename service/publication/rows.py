@@ -20,9 +20,9 @@ from service.reference.attributes import Attributes
 from service.settings import Sessions, View, ViewVersion
 from state import blobs
 from state.calendar import local_times
-from state.columns import TOTALS
+from state.columns import TOTALS, Floats
 from state.layout import CLOSED
-from state.statistics import COLUMNS, ORDERED, SESSION_STATISTICS, STATISTICS, Kept, Totals
+from state.statistics import COLUMNS, ORDERED, SESSION_STATISTICS, STATISTICS, Kept, Shown, Totals
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]
@@ -152,7 +152,7 @@ def window_rows(
     has its start on the zone's clock.
     """
     columns = plain(table)
-    fields, is_partly = _statistics(columns, {view.name: view.statistics for view in views})
+    fields, is_partly = _statistics(columns, {view.name: view.shown for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
     local = local_starts(columns, {view.name: view.time_zone for view in views if view.time_zone is not None})
     if local is not None:
@@ -211,32 +211,44 @@ def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:
     return pa.array(marks, mask=marks == 0) if marks.any() else None
 
 
-def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> tuple[dict[str, Texts], bool]:
-    """Return the fields of windows, and whether some rows lack one; `chosen` has the statistics of each view."""
+def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> tuple[dict[str, Texts], bool]:
+    """Return the fields of windows, and whether some rows lack one; `chosen` has what each view shows."""
     values = statistics(columns, chosen)
     fields = {name: texts(decimal(column)) for name, column in values.items()}
     return fields, any(column.null_count for column in values.values())
 
 
-def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has the statistics of each view."""
-    used = [chosen[view] for view in pc.unique(columns["view"]).to_pylist()]
+def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[str, Any]:
+    """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has what each view shows."""
+    shown = {view: chosen[view] for view in pc.unique(columns["view"]).to_pylist()}
+    used = [each.names for each in shown.values()]
+    per_s = _by_row(columns, {view: each.per_ms / 1000 for view, each in shown.items() if each.per_ms != 1000}, 1.0)
+    wraps_at = _by_row(columns, {view: each.wraps_at for view, each in shown.items() if each.wraps_at}, np.nan)
     known = {name: columns[name] for name in ("start", "end", *COLUMNS) if name in columns}
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
-    kept = Kept({name: _numpy(each) for name, each in known.items()})
+    kept = Kept({name: _numpy(each) for name, each in known.items()}, wraps_at)
     fields: dict[str, Any] = {}
     for name, statistic in STATISTICS.items():
         if any(name in names for names in used) and known.keys() >= set(statistic.columns):
             absent = [nulls[column] for column in statistic.columns if column in nulls]
             if not all(name in names for names in used):
-                lacking = pa.array([view for view, names in chosen.items() if name not in names], pa.string())
+                lacking = pa.array([view for view, each in shown.items() if name not in each.names], pa.string())
                 absent.append(pc.is_in(columns["view"], lacking).to_numpy(zero_copy_only=False))
             numbers = statistic.of_window(kept)
+            if per_s is not None:
+                numbers = statistic.per(numbers, per_s)
             if statistic.may_be_absent:
                 absent.append(np.isnan(numbers))
                 numbers = np.where(absent[-1], 0, numbers).astype(statistic.type.to_pandas_dtype())
             fields[name] = pa.array(numbers, mask=np.logical_or.reduce(absent) if absent else None)
     return fields
+
+
+def _by_row(columns: Mapping[str, Any], of_view: Mapping[str, float], other: float) -> Floats | None:
+    """Return the number of each window's view, `other` for one that is not in `of_view`; None where no window is of one."""
+    if not of_view:
+        return None
+    return np.array([of_view.get(view, other) for view in columns["view"].to_pylist()])
 
 
 def _numpy(column: Any) -> npt.NDArray[Any]:

@@ -19,6 +19,8 @@ _TOKEN = re.compile(
 )
 _KEYWORDS = frozenset({"and", "or", "not", "is", "null", "in", "between", "case", "when", "then", "else", "end"})
 _MAKERS_OF_NULL = frozenset({"null", "case", "nullif", "if"})
+_COMPARISONS = frozenset({"<=>", "<=", ">=", "<>", "!=", "=", "<", ">", "in", "between", "least", "greatest"})
+_ASKING_FOR_NAN = frozenset({"isnan", "nanvl"})
 _BEGINS, _ENDS = frozenset({"(", "case"}), frozenset({")", "end", "null"})
 """Tokens besides fields, numbers and functions with which an operand begins, and ends."""
 _EITHER = re.compile(r"(?!\d)[\w.]+(?:-\d|[-+/%][^\W\d])[\w.\-+/%]*")
@@ -64,6 +66,12 @@ class Expression:
     def functions(self) -> tuple[str, ...]:
         """The names of the functions that it calls, in lower case."""
         return tuple(dict.fromkeys(text.lower() for kind, text in self.tokens if kind == "function"))
+
+    @property
+    def compares(self) -> bool:
+        """Whether it compares numbers, and does not itself ask which are none."""
+        kept = {text.lower() for _, text in self.tokens}
+        return bool(kept & _COMPARISONS) and not kept & _ASKING_FOR_NAN
 
     @property
     def may_leave_out(self) -> bool:

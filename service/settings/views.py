@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
@@ -14,6 +14,7 @@ from state import statistics
 from state.calendar import DAY_MS, MONTH_MS, Calendar
 from state.columns import Bools, Ints
 from state.rules import ENDLESS_MS
+from state.statistics import Shown
 
 EVENTS = "events"
 """Takes the measure's place in the keys of a view without measures."""
@@ -29,6 +30,9 @@ NO_WINDOW = "none"
 
 
 _OF_CALENDAR = re.compile(r"\s*(\d{1,6})\s*(w|mo|y)\s*")
+_PER_MS = {"s": 1_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS}
+_FULL = frozenset({*(2.0**bits for bits in (8, 15, 16, 24, 31, 32)), *(10.0**digits for digits in range(2, 13))})
+"""Where counters of whole bytes or digits begin again."""
 _UNITS_MS = {"w": 7 * DAY_MS, "mo": MONTH_MS, "y": 12 * MONTH_MS}
 
 
@@ -77,6 +81,14 @@ class View(Section):
     carry_for_ms: Positive | None = Field(default=None, alias="carry_for", examples=["2 h"])
     """How long a reading holds at most in statistics of order, also in the windows that follow. Each step of it costs as much
     as one more step of the window. Default: a reading holds until the next one or its window's end.
+    """
+    per: Literal["s", "min", "h", "d"] = "s"
+    """The time to which `rate`, `increase_rate`, `integral` and `linear_integral` refer: with "h" the integral of kW is in
+    kWh. A view with another one is another version.
+    """
+    wraps_at: Annotated[float, Field(gt=0, le=2**53)] | None = Field(default=None, examples=[65536])
+    """The value at which a counter begins again at 0: 65536 for 16 bits, 100000 for five digits. A step down is then a
+    wrap: `increase` and `increase_rate` count up to there, and on from 0. Default: none, a step down counts from 0.
     """
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
@@ -150,6 +162,25 @@ class View(Section):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _has_statistics_for_its_units(self) -> Self:
+        for name, is_set, needed in (
+            ("per", self.per != "s", statistics.REFERRED),
+            ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),
+        ):
+            if is_set and not any(each in needed for each in self.statistics):
+                msg = f"{name}: of no statistic that it changes; these are {', '.join(needed)}"
+                raise ValueError(msg)
+        return self
+
+    @field_validator("wraps_at")
+    @classmethod
+    def _is_the_first_value_that_a_counter_lacks(cls, value: float | None) -> float | None:
+        if value is not None and value + 1 in _FULL:
+            msg = f"{value:.0f} is the largest value of such a counter. It begins again at {value + 1:.0f}: set that"
+            raise ValueError(msg)
+        return value
+
     @field_validator("statistics")
     @classmethod
     def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,6 +213,11 @@ class View(Section):
             )
             raise ValueError(msg)
         return self
+
+    @property
+    def shown(self) -> Shown:
+        """What readers get of its windows."""
+        return Shown(tuple(self.statistics), _PER_MS[self.per], self.wraps_at)
 
     @property
     def is_endless(self) -> bool:
@@ -249,7 +285,8 @@ class View(Section):
     def identity(self) -> tuple[object, ...]:
         """The properties that all windows of one name in keys share. A view with another identity is another version."""
         step_ms = self.step_ms if self.time_zone is None else 0  # that of a calendar follows from the version of tzdata
-        return self.by, self.window_ms, step_ms, self.where, self.carry_for_ms, self.time_zone, self.offset_ms
+        times = step_ms, self.carry_for_ms, self.time_zone, self.offset_ms
+        return self.by, self.window_ms, self.where, *times, self.per, self.wraps_at
 
 
 class ViewVersion(View):

@@ -474,7 +474,7 @@ def test_a_row_of_a_table_is_replaced_by_one_with_more_readings_and_never_by_one
 ) -> None:
     """A backfill of what has expired in Redis has revision 0, and a corrected row a larger one."""
     world = make_world(database(postgres, f"w_{prefix}"))
-    chosen = {view.name: view.statistics for view in world.settings.views}
+    chosen = {view.name: view.shown for view in world.settings.views}
     made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
     for batch, (count, revision, expected) in enumerate(

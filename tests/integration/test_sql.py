@@ -26,6 +26,7 @@ from service.outlets.parquet import Parquet
 from service.pipeline.batch_publisher import Sink
 from service.reference.attributes import Index
 from service.settings import ParquetOutlet, Settings
+from state.statistics import Shown
 from tests.outputs import MINUTE, T0, changed, changes, device, session, window_table, windows
 
 pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark[sql]")
@@ -434,7 +435,7 @@ def kept(values: Values, tmp_path: Path) -> Settings:
         if batch == 4:
             table = table.append_column(tables.REVISION, pa.array([1], pa.int64()))
         position = Position.of(MicroBatch(1, batch, 0, {"readings": {0: batch}}, {"readings": {0: batch + 1}}))
-        outlet.write(Entry(position, tables.windows(table, {view: ["count", "mean"]}, 1, batch, "watermark")))
+        outlet.write(Entry(position, tables.windows(table, {view: Shown(("count", "mean"))}, 1, batch, "watermark")))
     document = values.document | {"outlets": [{"name": "history", "kind": "parquet", "path": str(path)}]}
     return settings.parse(document)
 

@@ -204,7 +204,6 @@ def test_an_expression_of_an_avro_record_reads_the_fields_that_it_names(spark, t
         "round(u * 2)": "the function round is not allowed",
         "a.b(u)": "the function a.b is not allowed",
         "u *": "[PARSE_SYNTAX_ERROR]",
-        "(u > 5)": "is boolean, not a number",
         "abs(u, i)": "[WRONG_NUM_ARGS",
         "(" * 490 + "u" + ")" * 490: None,
     }.items(),
@@ -220,6 +219,30 @@ def test_an_expression_that_could_differ_or_is_no_number_is_refused_by_name(spar
         admitted(spark, settings, [])
     assert str(refusal.value).startswith(f"input.measures.power = {text!r}: ")
     assert why in str(refusal.value)
+
+
+def test_a_comparison_is_one_or_zero_and_nothing_where_a_field_is_missing(spark, tmp_path):
+    measures = {"running": "u > 5", "either": "u > 5 or i > 5", "within": "u between 2 and 5"}
+    settings = parse(document(tmp_path, measures) | {"admission": {}})
+    texts = {
+        '{"u": 6, "i": 1}': (1.0, 1.0, 0.0),
+        '{"u": 5, "i": 1}': (0.0, 0.0, 1.0),
+        '{"i": 1}': (None, None, None),
+        '{"i": 7}': (None, 1.0, None),
+    }
+    rows = admitted(spark, settings, records_of(texts))
+    assert [tuple(row[name] for name in measures) for row in rows] == list(texts.values())
+
+
+@pytest.mark.parametrize(
+    "text", ["temperature > 5", "case when temperature > 5 then 1 else 0 end", "least(temperature, 9)"]
+)
+def test_a_comparison_of_what_is_no_number_is_rejected(spark, tmp_path, text):
+    settings = make_settings(tmp_path, input={"measures": {"warm": text}})
+    values = [avro(device_id="a", event_time=BASE_MS, temperature=value, humidity=1.0) for value in (math.nan, 7.0)]
+    bad, good = admitted(spark, settings, [Record(value, BASE_MS) for value in values])
+    assert json.loads(bad["reject"])["reason"] == "not_finite"
+    assert good["warm"] in {1.0, 7.0}
 
 
 def test_no_number_makes_an_expression_throw(spark, tmp_path):

@@ -30,6 +30,7 @@ from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
+from state.statistics import Shown
 from tests.stream.records import BASE_MS, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +80,7 @@ def closed(*keys: str, view: str = "device", start: int = BASE_MS, count: int = 
 
 def entry_of(settings: Settings, position: Position, *payloads: bytes) -> Entry:
     finals = windows.concat([codec.unpack_changes(each).windows for each in payloads])
-    chosen = {view.name: view.statistics for view in settings.views}
+    chosen = {view.name: view.shown for view in settings.views}
     return Entry(position, tables.windows(finals, chosen, position.epoch, position.batch, "watermark"))
 
 
@@ -272,7 +273,7 @@ class Watcher:
 
 
 Begin = Callable[..., Outlets]
-DEVICE_VIEW = {"device": EntryView("device", ("count", "last"))}
+DEVICE_VIEW = {"device": EntryView("device", Shown(("count", "last")))}
 OTHER_VIEWS = [{"name": "other", "by": ["device"], "window": "1 m"}]
 
 
@@ -289,6 +290,21 @@ def begin(tmp_path: Path, request: pytest.FixtureRequest) -> Begin:
         return made
 
     return start
+
+
+def test_a_view_of_an_entry_is_read_as_it_was_written_also_by_earlier_versions() -> None:
+    shown = Shown(("count", "increase", "last"), per_ms=3_600_000, wraps_at=65_536.0)
+    for view, stored in (
+        (EntryView("meter", shown, "Europe/Rome"), ["meter", [*shown.names], "Europe/Rome", 3_600_000, 65_536.0]),
+        (EntryView("meter", shown), ["meter", [*shown.names], "", 3_600_000, 65_536.0]),
+        (EntryView("meter", Shown(("count",)), "Europe/Rome"), ["meter", ["count"], "Europe/Rome"]),
+        (EntryView("meter", Shown(("count",))), ["meter", ["count"]]),
+    ):
+        assert view.to_list() == stored
+        assert EntryView.parse(stored) == view
+    for damaged in (["meter"], ["meter", ["count"], "", 1, 1, 1], 7):
+        with pytest.raises((TypeError, ValueError)):
+            EntryView.parse(damaged)  # type: ignore[arg-type]
 
 
 def test_a_batch_is_in_the_outlet_when_its_publication_returns_and_the_outbox_is_empty(

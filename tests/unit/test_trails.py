@@ -72,12 +72,25 @@ def test_any_order_within_the_delay_with_any_cuts_gives_the_bits_of_one_pass(rea
     assert_plain(whole, readings)
 
 
+@examples(100)
+@hypothesis.given(some_readings | many_readings, st.sampled_from([2.0**16, 4.0, 1e9]))
+def test_a_step_down_of_a_counter_that_wraps_counts_up_to_there_and_from_zero(readings, wraps_at):
+    counters = [(ms, float(int(abs(value)) % int(wraps_at))) for ms, value in readings]
+    folded = trails.settle(trails.pair(np.array([b""], np.object_), part(counters)), 5_000, None)
+    column = np.concatenate([folded, part(counters), folded])
+    start, end = np.zeros(3, np.int64), np.full(3, 10_000)
+    walked = trails.Walked(column, start, end, np.array([wraps_at, wraps_at, np.nan]))
+    right = plain("increase", [(ms, value, "d") for ms, value in counters], Frame(0, 10_000, wraps_at=wraps_at))
+    from_0 = plain("increase", [(ms, value, "d") for ms, value in counters], Frame(0, 10_000))
+    assert walked.increase.tolist() == [right, right, from_0]
+
+
 def test_readings_behind_the_watermark_take_bounded_room():
     state = np.array([b""], np.object_)
     readings = [(10 * number, float(number % 7)) for number in range(1_000)]
     for at in range(0, 1_000, 50):
         state = trails.settle(trails.pair(state, part(readings[at : at + 50])), 10 * (at + 40), trails.MOST)
-        assert len(state[0]) <= 8 * (3 + 15 + 2 * (10 + trails.FOLD_FROM))
+        assert len(state[0]) <= 8 * (3 + 17 + 2 * (10 + trails.FOLD_FROM))
     assert numbers(state) == numbers(part(readings))
     assert_plain(numbers(state), readings)
 

@@ -1,6 +1,7 @@
 """The statistics of a view: chosen in the settings, changed at restarts, folded, merged, stored and published."""
 
 import itertools
+import json
 import math
 
 import hypothesis
@@ -17,6 +18,7 @@ from service.aggregation.screen import Screen
 from service.outlets.outbox import Outbox, Scope
 from service.outlets.outlet import Position
 from service.outlets.silence import Silence
+from service.publication.meta import meta
 from service.publication.rows import window_rows
 from service.recompute import engine
 from service.redis.keys import Keys
@@ -33,6 +35,8 @@ from state.rules import Rules
 from state.statistics import DEFAULT, STATISTICS, columns_of
 from state.trails import MOST
 from tests.examples import examples
+from tests.stream.records import make_settings
+from tidemark_client import Meta
 
 RULES = Rules(gap_ms=5_000, max_duration_ms=160_000, retain_ms=0, measures=("t",))
 SCHEMA = admitted.schema(("t",))
@@ -357,6 +361,58 @@ def test_carry_for_is_of_statistics_of_order_and_bounded(fields, message):
     with pytest.raises(ValidationError, match=message):
         carrying(**fields)
     assert carrying().identity != carrying(carry_for=20_000).identity
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"per": "h", "statistics": ("mean", "increase")},
+            "per: of no statistic that it changes; these are rate, increase_rate",
+        ),
+        ({"wraps_at": 100, "statistics": ("resets",)}, "wraps_at: of no statistic that it changes; these are increase"),
+        (
+            {"wraps_at": 65_535, "statistics": ("increase",)},
+            "65535 is the largest value of such a counter. It begins again at 65536",
+        ),
+        ({"wraps_at": 99_999, "statistics": ("increase",)}, "It begins again at 100000: set that"),
+        ({"wraps_at": 0, "statistics": ("increase",)}, "wraps_at"),
+        ({"per": "week", "statistics": ("rate",)}, "per"),
+    ],
+)
+def test_per_and_wraps_at_are_of_the_statistics_that_they_change(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        View(name="meter", by=("device",), window=10_000, **fields)
+
+
+def test_another_unit_is_another_version_and_readers_know_it(tmp_path):
+    plain = View(name="meter", by=("device",), window=10_000, statistics=("increase", "integral"))
+    others = [plain.model_copy(update=update) for update in ({"per": "h"}, {"wraps_at": 100.0})]
+    assert len({each.identity for each in (plain, *others)}) == 3
+    asked = {"per": "h", "wraps_at": 100, "statistics": ["increase", "integral"]}
+    settings = make_settings(tmp_path, views=[{"name": "meter", "by": ["device"], "window": "10 s", **asked}])
+    (view,) = json.loads(meta(settings))["views"]
+    assert (view["per_ms"], view["wraps_at"]) == (3_600_000, 100)
+    assert Meta.of(meta(settings), "tidemark:meta").view("meter").per_ms == 3_600_000
+
+
+def test_each_view_has_its_own_unit_and_its_own_counter():
+    fields = {"by": ("device",), "window": 10_000, "statistics": ("increase", "increase_rate", "rate", "integral")}
+    of = [
+        View(name="plain", **fields),
+        View(name="hour", **fields, per="h"),
+        View(name="wrapped", **fields, wraps_at=100),
+    ]
+    readings = [("a", 0, 36.0), ("a", 1_000, 90.0), ("a", 4_000, 18.0)]
+    advanced = windows.advance(windows.empty(), folded(readings, of), BASE_MS)
+    shown = {key[0]: value for key, value in published(advanced.changed, of).items()}
+    area = 36 + 90 * 3 + 18 * 6
+    assert shown["plain"] | {"increase": 72, "increase_rate": 18, "rate": -4.5, "integral": area} == shown["plain"]
+    assert (
+        shown["wrapped"] | {"increase": 82, "increase_rate": 20.5, "rate": -4.5, "integral": area} == shown["wrapped"]
+    )
+    hour = {"increase": 72, "increase_rate": 18 * 3_600, "rate": -4.5 * 3_600, "integral": area / 3_600}
+    assert shown["hour"] | hour == shown["hour"]
 
 
 def test_a_window_that_silence_closed_leaves_again_when_what_it_carries_changes(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark_client import AsyncClient, Window
+from tidemark_client import AsyncClient, View, Window
 from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
@@ -213,7 +213,7 @@ def test_only_all_is_a_hundred_percent_and_only_none_is_zero(share: float, text:
         ("count", "Readings", ""),
         ("first", "First reading", ""),
         ("rate", "Rate", "W/s"),
-        ("increase_rate", "Increase in a second", "W/s"),
+        ("increase_rate", "Rate of increase", "W/s"),
         ("integral", "Integral", "W\u00b7s"),
         ("longest_gap", "Longest gap", "s"),
         ("coverage", "Coverage", ""),
@@ -221,7 +221,11 @@ def test_only_all_is_a_hundred_percent_and_only_none_is_zero(share: float, text:
     ],
 )
 def test_a_statistic_has_a_name_and_a_unit(statistic: str, title: str, unit: str) -> None:
-    assert (statistics.title(statistic), statistics.unit(statistic, "W")) == (title, unit)
+    view = View("meter", ("device",), ("power",), 1, 1, 1)
+    assert (statistics.title(statistic), statistics.unit(statistic, "W", view)) == (title, unit)
+    assert statistics.unit(statistic, "W", dataclasses.replace(view, per_ms=3_600_000)) == unit.replace(
+        "W/s", "W/h"
+    ).replace("W\u00b7s", "W\u00b7h")
 
 
 def test_every_statistic_of_the_client_is_a_field_of_a_window() -> None:

@@ -50,7 +50,7 @@ class Site:
             quote=quote,
             title_of=statistics.title,
             name_of=statistics.name,
-            unit_of=lambda statistic, measure: statistics.unit(statistic, options.units.get(measure, "")),
+            unit_of=lambda statistic, measure, view: statistics.unit(statistic, options.units.get(measure, ""), view),
             text_of=statistics.text,
             statistics_of=statistics.plotted,
             banded=statistics.BANDED,

@@ -17,7 +17,7 @@ NAMES: Mapping[str, str] = {
     "first_value": "first value",
     "last_value": "last value",
     "distinct": "devices",
-    "increase_rate": "increase in a second",
+    "increase_rate": "rate of increase",
     "longest_gap": "longest gap",
     "time_weighted_mean": "time-weighted mean",
     "linear_mean": "linear mean",
@@ -27,6 +27,7 @@ NAMES: Mapping[str, str] = {
 TIMES = frozenset({"first", "last"})
 WHOLE = frozenset({"count", "distinct", "resets", "changes"})
 RATES, INTEGRALS = frozenset({"rate", "increase_rate"}), frozenset({"integral", "linear_integral"})
+PER: Mapping[int, str] = {60_000: "min", 3_600_000: "h", 86_400_000: "d"}
 BANDED = frozenset({"mean", "median", "p95", "p99", "first_value", "last_value"})
 """Statistics that lie between min and max."""
 USUAL = "mean"
@@ -43,15 +44,17 @@ def title(statistic: str) -> str:
     return found if any(each.isdigit() for each in found) else found[:1].upper() + found[1:]
 
 
-def unit(statistic: str, of_measure: str) -> str:
-    """The unit of a statistic of a measure with this unit, "" where there is none to write."""
+def unit(statistic: str, of_measure: str, view: View) -> str:
+    """The unit of a statistic of a view and a measure with this unit, "" where there is none to write."""
     if statistic in WHOLE or statistic in TIMES or statistic == "coverage":
         return ""
     if statistic == "longest_gap":
         return "s"
     if not of_measure:
         return ""
-    return f"{of_measure}/s" if statistic in RATES else f"{of_measure}\u00b7s" if statistic in INTEGRALS else of_measure
+    per = PER.get(view.per_ms, "s")
+    between = "/" if statistic in RATES else "\u00b7" if statistic in INTEGRALS else ""
+    return f"{of_measure}{between}{per}" if between else of_measure
 
 
 def plotted(view: View) -> list[str]:

@@ -48,6 +48,10 @@ class View:
     calendar: Calendar | None = None
     """The days, weeks, months or years that its windows are; None if all are as long. With one, `window_ms` is the length of the
     longest window, and every start is a multiple of `slide_ms`."""
+    per_ms: int = 1_000
+    """The time to which `rate`, `increase_rate`, `integral` and `linear_integral` refer, such as an hour: kWh of kW."""
+    wraps_at: float | None = None
+    """The value at which its counters begin again at 0; None if a step down counts from 0."""
 
     @property
     def stored(self) -> str:
@@ -180,7 +184,8 @@ def _view(document: Mapping[str, Any]) -> View:
     name, complete_from = document["name"], document.get("complete_from")
     shown = document.get("of", name)
     calendar = Calendar(**document["calendar"]) if "calendar" in document else None
-    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from, calendar)
+    units = document.get("per_ms", 1_000), document.get("wraps_at")
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from, calendar, *units)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         (
             measure,
             plot(windows, axis, statistic, stretch, sessions),
-            summary(windows, measure, statistic, units.get(measure, "")),
+            summary(windows, measure, statistics.unit(statistic, units.get(measure, ""), axis), statistic),
         )
         for measure, windows in zip(measures, found, strict=True)
     ]

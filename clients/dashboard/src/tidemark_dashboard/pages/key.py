@@ -38,7 +38,7 @@ async def read(sources: Sources, query: Query) -> Shown:
 
     stretch = fitted(view, stretch, windows, query.get("span", ""))
     statistic = statistics.chosen(view, query.get("stat", ""))
-    unit = sources.options.units.get(measure, "")
+    unit = statistics.unit(statistic, sources.options.units.get(measure, ""), view)
     context = {
         "view": view,
         "key": key,
@@ -50,7 +50,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         "statistics": statistics.plotted(view),
         "columns": statistics.others(view, statistic, view.statistics),
         "plot": plot(() if view.endless else windows, view, statistic, stretch),
-        "summary": summary(windows, measure, statistic, unit),
+        "summary": summary(windows, measure, unit, statistic),
         "span": stretch,
         "spans": spans(view),
         "here": here,

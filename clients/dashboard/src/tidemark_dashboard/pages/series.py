@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidemark_client import Session, View, Window
 from tidemark_client.values import ENDLESS_MS
-from tidemark_dashboard.statistics import BANDED, name, unit, value
+from tidemark_dashboard.statistics import BANDED, name, value
 
 SPANS_MS = (600_000, 3_600_000, 6 * 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
 MOST = 1_500
@@ -168,12 +168,12 @@ def _state(window: Window) -> int:
     return INCOMPLETE if window.complete_from is not None else IDLE if window.closed_by == "idle" else FINAL
 
 
-def summary(windows: Sequence[Window], measure: str, statistic: str, of_measure: str) -> str:
+def summary(windows: Sequence[Window], measure: str, unit: str, statistic: str) -> str:
     """The plot in a sentence, for those who cannot see it."""
     if not windows:
         return f"{measure}: no windows with readings in this span"
     known = [found for each in windows if (found := value(each, statistic)) is not None]
-    unit_ = f" {unit(statistic, of_measure)}".rstrip()
+    unit_ = f" {unit}".rstrip()
     values = f"{name(statistic)} from {min(known):.2f} to {max(known):.2f}{unit_}, " if known else ""
     complete = newest(windows).complete
     last = value(complete, statistic) if complete else None
