@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state import blobs, distinct, moments, quantiles, trails
+from state import blobs, distinct, moments, quantiles, trail_groups, trails
 from state.columns import Floats, Ints
 from state.rules import EVENT_MS_LIMIT
 
 Values = npt.NDArray[Any]
+Walked = trails.Walked | trail_groups.Together
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ DEVICES = "devices"
 """The column that needs the devices of panes."""
 
 TRAIL = "trail"
-"""The column that needs the readings of one device in each window."""
+"""The column that needs the readings of each device in a window, by device."""
 
 COLUMNS: Mapping[str, Column] = {
     column.name: column
@@ -199,9 +200,9 @@ COLUMNS: Mapping[str, Column] = {
             TRAIL,
             blobs.TYPE,
             lambda panes: trails.fold(panes.values, panes.event_ms, panes.starts, panes.counts),
-            lambda columns, heads: trails.reduce(columns[TRAIL], heads),
-            lambda left, right: trails.pair(left[TRAIL], right[TRAIL]),
-            trails.settle,
+            lambda columns, heads: trail_groups.reduce(columns[TRAIL], heads),
+            lambda left, right: trail_groups.pair(left[TRAIL], right[TRAIL]),
+            trail_groups.settle,
         ),
     )
 }
@@ -264,9 +265,11 @@ class Kept:
         return quantile
 
     @cached_property
-    def trails(self) -> trails.Walked:
+    def trails(self) -> Walked:
         """Steps, gaps and areas."""
-        return trails.Walked(self[TRAIL], self["start"], self["end"], self._wraps_at)
+        column = self[TRAIL]
+        walk = trail_groups.Together if trail_groups.are_groups(column).any() else trails.Walked
+        return walk(column, self["start"], self["end"], self._wraps_at)
 
     @property
     def distinct(self) -> Ints:
@@ -343,7 +346,7 @@ class Statistic:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether it is of the readings of one device in their order."""
+        """Whether it is of the readings of each device in their order."""
         return TRAIL in self.columns
 
     @property
@@ -370,9 +373,7 @@ def _quantile(name: str, share: int) -> Statistic:
     )
 
 
-def _ordered(
-    name: str, meaning: str, unit: Unit, error: str, of_window: Callable[[trails.Walked], Values]
-) -> Statistic:
+def _ordered(name: str, meaning: str, unit: Unit, error: str, of_window: Callable[[Walked], Values]) -> Statistic:
     return Statistic(name, meaning, unit, error, (TRAIL,), lambda w: of_window(w.trails), may_be_absent=True)
 
 
@@ -492,7 +493,7 @@ WITHOUT_VALUES = tuple(
 """The statistics that do not depend on values: those of a view without measures."""
 
 ORDERED = tuple(name for name, each in STATISTICS.items() if each.is_ordered)
-"""The statistics of views by device that have windows."""
+"""The statistics of views that have windows."""
 
 REFERRED = tuple(name for name, each in STATISTICS.items() if each.unit in {"measure/s", "measure*s"})
 """The statistics that refer to a time: `per` of their view."""

@@ -23,6 +23,7 @@ other reading.
 docs/decisions/0064-trails-of-readings.md compares with other ways.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -154,7 +155,7 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     return merged.pack(np.maximum.reduceat(lengths, heads) == 0)
 
 
-def pair(left: Blobs, right: Blobs) -> Blobs:
+def pair(left: Blobs, right: Blobs, reduce: Callable[[Blobs, Ints], Blobs] = reduce) -> Blobs:
     """Return the trail of row i of both for each i."""
     rows = np.empty(2 * len(left), np.object_)
     rows[::2], rows[1::2] = left, right
@@ -252,7 +253,7 @@ class Walked:
     @property
     def increase_rate(self) -> Floats:
         """The increase in a second; NaN where all readings have one time."""
-        return _per(self.increase * 1000, self["last"] - self["first"])
+        return quotient(self.increase * 1000, self["last"] - self["first"])
 
     @property
     def longest_gap(self) -> Floats:
@@ -267,11 +268,18 @@ class Walked:
         return after
 
     @property
-    def _held(self) -> Floats:
+    def held(self) -> Floats:
+        """The time for which a value holds, in ms."""
         return self["held"] + self._after
 
+    @property
+    def line(self) -> Floats:
+        """The area under straight lines, times ms."""
+        return self._sum("line")
+
     @cached_property
-    def _area(self) -> Floats:
+    def area(self) -> Floats:
+        """The area under the values, times ms."""
         high, low = self["area"][None].copy(), self["area_low"][None].copy()
         _add(high, low, (self["last_value"] * self._after)[None])
         area: Floats = (high + low)[0]
@@ -280,33 +288,34 @@ class Walked:
     @property
     def integral(self) -> Floats:
         """The area under the values, each of which holds until the next reading or the window's end, in seconds."""
-        return self._area / 1000
+        return self.area / 1000
 
     @property
     def mean(self) -> Floats:
         """The area in the time for which a value holds."""
-        return _per(self._area, self._held)
+        return quotient(self.area, self.held)
 
     @property
     def coverage(self) -> Floats:
         """The share of the window for which a value holds."""
-        share: Floats = self._held / (self._end - self._start)
+        share: Floats = self.held / (self._end - self._start)
         return share
 
     @property
     def linear_integral(self) -> Floats:
         """The area under straight lines from each reading to the next, in seconds."""
-        return self._sum("line") / 1000
+        return self.line / 1000
 
     @property
     def linear_mean(self) -> Floats:
         """The area under straight lines in their time; without a line the last value."""
-        return np.where(self["lined"] > 0, _per(self._sum("line"), self["lined"]), self["last_value"])
+        return np.where(self["lined"] > 0, quotient(self.line, self["lined"]), self["last_value"])
 
 
-def _per(numbers: Floats, amounts: Floats) -> Floats:
-    quotient: Floats = np.divide(numbers, amounts, out=np.full(len(numbers), np.nan), where=amounts > 0)
-    return quotient
+def quotient(numbers: Floats, amounts: Floats) -> Floats:
+    """Return the quotients, NaN where an amount is not above 0."""
+    quotients: Floats = np.divide(numbers, amounts, out=np.full(len(numbers), np.nan), where=amounts > 0)
+    return quotients
 
 
 def _of_runs(heads: Ints) -> Ints:

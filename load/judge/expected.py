@@ -60,10 +60,9 @@ class View:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
 
-    def frame(self, start: int, end: int, before: tuple[int, float] | None) -> Frame:
-        """What a window's statistics need besides its readings; `before` is the last reading before it."""
-        carried = None if before is None or self.carry_ms is None or start - before[0] > self.carry_ms else before
-        return Frame(start, end, carried, self.carry_ms, self.per_s, self.wraps_at)
+    def frame(self, start: int, end: int, before: Mapping[str, tuple[int, float]]) -> Frame:
+        """What a window's statistics need besides its readings; `before` are the readings that are carried into it."""
+        return Frame(start, end, before, self.carry_ms, self.per_s, self.wraps_at)
 
     @property
     def is_endless(self) -> bool:
@@ -157,17 +156,17 @@ class _Readings(NamedTuple):
     low: NDArray[np.intp]
     high: NDArray[np.intp]
 
-    def before(self, number: int) -> tuple[int, float] | None:
-        """The last reading of a window's key before it."""
+    def before(self, number: int, from_ms: int) -> dict[str, tuple[int, float]]:
+        """Each device's last reading of a window's key before it, from a time on; of several at that time the largest."""
+        found: dict[str, tuple[int, float]] = {}
         low = int(self.low[number])
-        if not low or self.key[low - 1] != self.key[low]:
-            return None
-        at = self.event_ms[low - 1].item()
-        values = [self.values[low - 1].item()]
-        while low > 1 and self.key[low - 2] == self.key[low] and self.event_ms[low - 2] == at:
-            low -= 1
-            values.append(self.values[low - 1].item())
-        return at, max(values)
+        for at in range(low - 1, -1, -1):
+            if self.key[at] != self.key[low] or self.event_ms[at] < from_ms:
+                break
+            each = self.event_ms[at].item(), self.values[at].item()
+            device = self.names[self.device[at]]
+            found[device] = max(found.get(device, each), each)
+        return found
 
     def of(self, number: int) -> list[tuple[int, float, str]]:
         """One window's readings."""
@@ -247,7 +246,8 @@ class Windows(Mapping[WindowKey, WindowValue]):
         others: dict[str, float | None] = {}
         if part.readings is not None:
             kept = part.readings.of(number - part.before)
-            before = None if view.carry_ms is None else part.readings.before(number - part.before)
+            carry_ms = view.carry_ms
+            before = {} if carry_ms is None else part.readings.before(number - part.before, key[3] - carry_ms)
             others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
         local = "" if view.calendar is None else view.calendar.local(key[3])
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)

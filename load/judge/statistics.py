@@ -71,12 +71,12 @@ PLAIN: Mapping[str, Callable[[Sequence[Reading]], float | None]] = {
 
 
 class Frame(NamedTuple):
-    """A window in ms; the last reading before it that is carried into it, time and value; how long a reading holds at most; the
-    seconds to which rates and areas refer; where a counter begins again at 0, if it does."""
+    """A window in ms; by device the last reading before it that is carried into it, time and value; how long a reading holds at
+    most; the seconds to which rates and areas refer; where a counter begins again at 0, if it does."""
 
     start: int
     end: int
-    before: tuple[int, float] | None = None
+    before: Mapping[str, tuple[int, float]] = {}
     hold: int | None = None
     per_s: int = 1
     wraps_at: float | None = None
@@ -88,11 +88,12 @@ def _in_order(readings: Sequence[Reading]) -> list[tuple[int, float]]:
 
 
 class _Line:
-    """The readings of a window in order, after the one that is carried into it."""
+    """A device's readings of a window in order, after the one that is carried into it."""
 
-    def __init__(self, readings: Sequence[Reading], frame: Frame) -> None:
+    def __init__(self, readings: Sequence[Reading], frame: Frame, device: str) -> None:
         self.frame = frame
-        self.points = [*([] if frame.before is None else [frame.before]), *_in_order(readings)]
+        before = frame.before.get(device)
+        self.points = [*([] if before is None else [before]), *_in_order([r for r in readings if r[2] == device])]
 
     @property
     def steps(self) -> list[tuple[int, int, float, float]]:
@@ -127,40 +128,63 @@ def _increase(line: _Line) -> float:
     )
 
 
-def _increase_rate(line: _Line) -> float | None:
-    duration_ms = line.points[-1][0] - line.points[0][0]
-    return _increase(line) * 1000 / duration_ms if duration_ms else None
+_Lines = Sequence[_Line]
+"""One of each device."""
+
+
+def _increase_rate(lines: _Lines) -> float | None:
+    """The sum of the devices' rates."""
+    spans = [(line, line.points[-1][0] - line.points[0][0]) for line in lines]
+    rates = [_increase(line) * 1000 / duration_ms for line, duration_ms in spans if duration_ms]
+    return math.fsum(rates) if rates else None
 
 
 def _area(parts: Sequence[tuple[int, float]]) -> float:
     return math.fsum(ms * value for ms, value in parts)
 
 
-def _linear_mean(line: _Line) -> float:
-    lined_ms = sum(ms for ms, _ in line.lines)
-    return _area(line.lines) / lined_ms if lined_ms else line.points[-1][1]
+def _holds(lines: _Lines) -> list[tuple[int, float]]:
+    return [each for line in lines for each in line.holds]
 
 
-ORDERED: Mapping[str, Callable[[_Line], float | None]] = {
-    "increase": _increase,
+def _lined(lines: _Lines) -> list[tuple[int, float]]:
+    return [each for line in lines for each in line.lines]
+
+
+def _linear_mean(lines: _Lines) -> float:
+    """Without a line the mean of the devices' last values."""
+    lined_ms = sum(ms for ms, _ in _lined(lines))
+    return _area(_lined(lines)) / lined_ms if lined_ms else math.fsum(e.points[-1][1] for e in lines) / len(lines)
+
+
+def _coverage(lines: _Lines) -> float:
+    frame = lines[0].frame
+    return sum(ms for ms, _ in _holds(lines)) / (frame.end - frame.start) / len(lines)
+
+
+ORDERED: Mapping[str, Callable[[_Lines], float | None]] = {
+    "increase": lambda lines: math.fsum(map(_increase, lines)),
     "increase_rate": _increase_rate,
-    "resets": lambda line: sum(v < u for _, _, u, v in line.steps),
-    "changes": lambda line: sum(v != u for _, _, u, v in line.steps),
-    "longest_gap": lambda line: max((b - a for a, b, _, _ in line.steps), default=0) / 1000,
-    "time_weighted_mean": lambda line: _area(line.holds) / sum(ms for ms, _ in line.holds),
-    "integral": lambda line: _area(line.holds) / 1000,
+    "resets": lambda lines: sum(v < u for line in lines for _, _, u, v in line.steps),
+    "changes": lambda lines: sum(v != u for line in lines for _, _, u, v in line.steps),
+    "longest_gap": lambda lines: max((b - a for line in lines for a, b, _, _ in line.steps), default=0) / 1000,
+    "time_weighted_mean": lambda lines: _area(_holds(lines)) / sum(ms for ms, _ in _holds(lines)),
+    "integral": lambda lines: _area(_holds(lines)) / 1000,
     "linear_mean": _linear_mean,
-    "linear_integral": lambda line: _area(line.lines) / 1000,
-    "coverage": lambda line: sum(ms for ms, _ in line.holds) / (line.frame.end - line.frame.start),
+    "linear_integral": lambda lines: _area(_lined(lines)) / 1000,
+    "coverage": _coverage,
 }
-"""Of at least one reading of one device in a window."""
+"""Of the devices of a window that have a reading in it, or one that is carried into it."""
 
 ALL = (*PLAIN, *ORDERED)
 
 
 def plain(name: str, readings: Sequence[Reading], frame: Frame) -> float | None:
     """Return a statistic of a window's readings, at least one, in any order; None is "absent"."""
-    value = PLAIN[name](readings) if name in PLAIN else ORDERED[name](_Line(readings, frame))
+    devices = sorted({*(device for _, _, device in readings), *frame.before})
+    value = (
+        PLAIN[name](readings) if name in PLAIN else ORDERED[name]([_Line(readings, frame, each) for each in devices])
+    )
     if value is None or frame.per_s == 1:
         return value
     return value * frame.per_s if name in _RATES else value / frame.per_s if name in _AREAS else value

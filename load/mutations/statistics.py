@@ -87,4 +87,20 @@ MUTATIONS = (
         (Edit("state/trails.py", "trails.ms < watermark_ms\n", "trails.ms < watermark_ms + 1_000\n"),),
         (_TRAILS + "test_any_order_within_the_delay_with_any_cuts_gives_the_bits_of_one_pass",),
     ),
+    Mutation(
+        "devices-of-a-group-in-the-order-of-arrival",
+        "the devices of a group are kept in the order of their parts",
+        "a device with two parts is two devices: the step between them is in no value of the group",
+        ("P1",),
+        (
+            Edit(
+                "state/trail_groups.py",
+                "np.lexsort((hashes, owner))",
+                'np.argsort(owner, kind="stable")',
+            ),
+        ),
+        (
+            "tests/unit/test_view_statistics.py::test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay",
+        ),
+    ),
 )

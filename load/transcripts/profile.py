@@ -87,6 +87,14 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "carry_for": "90 s",
     },
     {
+        "name": "plant",
+        "by": ["site"],
+        "window": "1 m",
+        "measures": ["temperature"],
+        "statistics": ["increase", "resets", "time_weighted_mean", "integral", "coverage"],
+        "carry_for": "60 s",
+    },
+    {
         "name": "meter",
         "by": ["device"],
         "window": "1 m",

@@ -474,7 +474,8 @@ def _following(view: View, event_ms: int) -> range:
 
 
 def _numbers(start: int, window: _Window) -> Mapping[str, float | None]:
-    frame = Frame(start, window.end, window.carried, window.carry_ms)
+    carried = {} if window.carried is None else {window.readings[0][2]: window.carried}  # of a view by device
+    frame = Frame(start, window.end, carried, window.carry_ms)
     return {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
 
 

@@ -45,7 +45,7 @@ from state import windows as window_state
 from state.columns import array, factorise
 from state.rules import Rules
 from state.runs import fold_sorted
-from state.statistics import COLUMNS, DEVICES, PaneReadings, columns_of
+from state.statistics import COLUMNS, DEVICES, TRAIL, PaneReadings, columns_of
 from state.watermark import Partition
 
 _PLACE = ("from_partition", "offset")
@@ -199,7 +199,8 @@ class Fold:
             of_panes[EVENTS] = np.zeros(len(of.event_ms))
         needed = {name: self._columns(name) for name in of_panes}
         hashes = None
-        if any(DEVICES in names for names in needed.values()):
+        has_trails = any(view.has_groups and TRAIL in columns_of(view.statistics) for view, _ in views)
+        if has_trails or any(DEVICES in names for names in needed.values()):
             hashes = distinct.hashes(of.devices) if units.device is None else distinct.hashes(of.devices)[units.device]
         panes = {name: self._panes(unit, of.event_ms, of_panes[name], names, hashes) for name, names in needed.items()}
         bucket_of = np.zeros(len(of.devices), np.int32)
@@ -272,7 +273,7 @@ class Fold:
         of_panes = hashes[codes[starts]] if hashes is not None else None
         folded = PaneReadings(values, event_ms, starts, counts, of_panes)
         columns = {name: COLUMNS[name].fold(folded) for name in names}
-        return Panes(codes[starts], pane[starts] * self.pane_ms, columns)
+        return Panes(codes[starts], pane[starts] * self.pane_ms, columns, of_panes)
 
     def _runs(
         self,

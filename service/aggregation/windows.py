@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from service.admission.decode import OTHER
 from service.reference.attributes import DEVICE
 from service.settings import View
-from state import trails
+from state import trail_groups
 from state.columns import factorise
 from state.statistics import COLUMNS, TRAIL, Columns, Taken, columns_of, nothing
 
@@ -37,11 +37,14 @@ class Panes:
     code: NDArray[Any]
     start: NDArray[np.int64]
     columns: Columns
+    devices: NDArray[np.int64] | None = None
+    """The hash of each pane's device (state/distinct.py), where a view needs it."""
 
     def only(self, units: NDArray[np.bool_]) -> "Panes":
         """Return the panes of some units."""
         kept = units[self.code]
-        return Panes(self.code[kept], self.start[kept], {name: values[kept] for name, values in self.columns.items()})
+        columns = {name: values[kept] for name, values in self.columns.items()}
+        return Panes(self.code[kept], self.start[kept], columns, None if self.devices is None else self.devices[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,8 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
     """
     group, start = by.of[panes.code], panes.start
     columns: Columns = {name: panes.columns[name] for name in columns_of((*view.statistics, "first"))}
+    if TRAIL in columns and view.has_groups and panes.devices is not None:
+        columns = {**columns, TRAIL: trail_groups.of_devices(columns[TRAIL], panes.devices)}
     if view.calendar is not None:
         return _merge(group, view.starts(start), columns)
     step, many = view.step_ms, view.window_ms // view.step_ms
@@ -133,15 +138,16 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
         group, start = np.tile(group, many), np.tile(start, many) - back
         columns = {name: np.tile(values, many) for name, values in columns.items()}
     if following is not None and carry_ms is not None:
-        own = {**columns, TRAIL: trails.held(columns[TRAIL], start, carry_ms)}
+        own = {**columns, TRAIL: trail_groups.held(columns[TRAIL], start, carry_ms)}
         columns = {name: np.concatenate((values, following.columns[name])) for name, values in own.items()}
         group, start = np.concatenate((group, following.code)), np.concatenate((start, following.start))
     return _merge(group, start - start % step, columns)
 
 
 def _following(group: NDArray[Any], start: NDArray[np.int64], columns: Columns, step: int, carry_ms: int) -> Panes:
-    """Return a row without readings for each window after a step that its last reading is carried into."""
-    lists, last_ms = trails.last(columns[TRAIL])
+    """Return a row without readings for each device and window after a step that its last reading is carried into."""
+    rows, lists, last_ms = trail_groups.last(columns[TRAIL])
+    group, start = group[rows], start[rows]
     ahead = np.repeat(np.arange(1, (carry_ms + step - 1) // step + 1) * step, len(start))
     many = len(ahead) // max(1, len(start))
     starts, lasts = np.tile(start, many) + ahead, np.tile(last_ms, many)
@@ -149,7 +155,7 @@ def _following(group: NDArray[Any], start: NDArray[np.int64], columns: Columns, 
     chosen = np.flatnonzero(starts <= lasts + carry_ms)
     starts = starts[chosen]
     carried = {name: nothing(name, len(starts)) for name in columns}
-    carried[TRAIL] = trails.held(np.tile(lists, many)[chosen], starts, carry_ms)
+    carried[TRAIL] = trail_groups.held(np.tile(lists, many)[chosen], starts, carry_ms)
     return Panes(np.tile(group, many)[chosen], starts, carried)
 
 

@@ -136,13 +136,12 @@ class View(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_one_device_for_its_order(self) -> Self:
+    def _has_windows_for_its_order(self) -> Self:
         ordered = [name for name in self.statistics if name in statistics.ORDERED]
-        if ordered and (_DEVICE not in self.by or self.is_endless):
-            of = "without windows" if self.is_endless else "that is not by device"
+        if ordered and self.is_endless:
             msg = (
-                f"statistics: {', '.join(ordered)} of a view {of}; they follow the order of one device's readings in a window: "
-                f'set by = ["{_DEVICE}"] and a window with an end, or remove them'
+                f"statistics: {', '.join(ordered)} of a view without windows; they follow the order of a device's readings in a "
+                "window, where late ones have no place: set a window with an end, or remove them"
             )
             raise ValueError(msg)
         return self
@@ -213,6 +212,11 @@ class View(Section):
             )
             raise ValueError(msg)
         return self
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether a key may have readings of several devices."""
+        return _DEVICE not in self.by
 
     @property
     def shown(self) -> Shown:

@@ -25,7 +25,7 @@ from service.redis.keys import Keys
 from service.row_schemas import PARTS
 from service.settings import View
 from service.spark.files import Local
-from state import codec, history, windows
+from state import codec, history, trail_groups, windows
 from state.columns import ints
 from state.delta import apply, diff
 from state.finals import Finals
@@ -95,9 +95,10 @@ def plainly(readings, of, *, at=None):
 
     def value_of(name, place, group):
         start, view = BASE_MS + place[2], by_name[place[0]]
-        before = {ms: max(v for d, at, v in readings if (d, at) == (place[1], ms)) for d, ms, _ in readings
-                  if d == place[1] and 0 < place[2] - ms <= (view.carry_for_ms or 0)}  # fmt: skip
-        carried = (BASE_MS + max(before), before[max(before)]) if before else None
+        carried = {}
+        for device, ms, reading in readings:
+            if (not view.by or device == place[1]) and 0 < place[2] - ms <= (view.carry_for_ms or 0):
+                carried[device] = max(carried.get(device, (0, 0.0)), (BASE_MS + ms, reading))
         return plain(name, group, Frame(start, start + view.window_ms, carried, view.carry_for_ms))
 
     return {
@@ -127,10 +128,9 @@ def stored(state):
 
 
 chosen = st.sets(st.sampled_from(list(STATISTICS))).map(tuple)
-of_groups = st.sets(st.sampled_from([name for name in STATISTICS if name not in ORDERED])).map(tuple)
 batches = st.lists(
     st.tuples(
-        st.none() | st.tuples(chosen, of_groups),  # the views' statistics from a restart on
+        st.none() | st.tuples(chosen, chosen),  # the views' statistics from a restart on
         st.lists(
             st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40_000), st.floats(-1e3, 1e3)), min_size=1, max_size=8
         ),
@@ -198,12 +198,15 @@ in_time = st.lists(
 
 
 @examples(60)
+@pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.integers(0, 9_000), st.none() | st.integers(1, 45_000), st.booleans(), st.randoms())
-def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(readings, delay_ms, carry_ms, slides, rng):
+def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(
+    by, readings, delay_ms, carry_ms, slides, rng
+):
     """In batches with a watermark each, which closes and folds; by deltas, as the state is stored."""
     carried = {} if carry_ms is None else {"carry_for": carry_ms}
     length = {"window": 20_000, "slide": 10_000} if slides else {"window": 10_000}
-    of = [View(name="one", by=("device",), statistics=tuple(ORDERED), **length, **carried)]
+    of = [View(name="one", by=by, statistics=tuple(ORDERED), **length, **carried)]
     arrival = sorted(readings, key=lambda reading: reading[1] + rng.randint(0, delay_ms))
     cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 8)))})
 
@@ -284,15 +287,16 @@ def test_an_unknown_statistic_is_refused_and_count_and_last_are_always_there():
 
 
 def carrying(**fields):
-    """A view that carries readings over 25 s into windows of 10 s."""
+    """A view that carries readings over 25 s into windows of 10 s; by device, or over all devices."""
     fields = {"by": ("device",), "window": 10_000, "statistics": tuple(ORDERED), "carry_for": 25_000, **fields}
     return View(name="one", **fields)
 
 
 @examples(30)
+@pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.randoms())
-def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(readings, rng):
-    of, cut = [carrying()], rng.randint(0, len(readings))
+def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(by, readings, rng):
+    of, cut = [carrying(by=by)], rng.randint(0, len(readings))
     shuffled = rng.sample(readings, len(readings))
     tasks = [table for some in (shuffled[:cut], shuffled[cut:]) if some for table in folded(some, of)]
     payloads = sorted(
@@ -304,9 +308,10 @@ def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(re
 
 
 @examples(30)
+@pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.randoms())
-def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(readings, rng):
-    of = [carrying(window=20_000, slide=10_000)]
+def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by, readings, rng):
+    of = [carrying(by=by, window=20_000, slide=10_000)]
     late = rng.sample(readings, rng.randint(1, len(readings)))
     in_place = list(readings)
     for each in late:
@@ -394,6 +399,48 @@ def test_another_unit_is_another_version_and_readers_know_it(tmp_path):
     (view,) = json.loads(meta(settings))["views"]
     assert (view["per_ms"], view["wraps_at"]) == (3_600_000, 100)
     assert Meta.of(meta(settings), "tidemark:meta").view("meter").per_ms == 3_600_000
+
+
+def test_a_group_has_the_sums_and_means_of_its_devices():
+    of = [View(name="two", window=10_000, statistics=tuple(ORDERED))]
+    # a: 10, 30 for 4 s and 4 s of the window; b: 5, 2 (a reset), 4 over 8 s, from its first reading on.
+    readings = [("a", 2_000, 10.0), ("b", 2_000, 5.0), ("a", 6_000, 30.0), ("b", 4_000, 2.0), ("b", 8_000, 4.0)]
+    whole = windows.advance(windows.empty(), folded(readings, of), BASE_MS).changed
+    apart = windows.empty()
+    for each in readings[::-1]:
+        apart = windows.advance(apart, folded([each], of), BASE_MS).open
+    (shown,) = published(whole, of).values()
+    assert published(apart, of) == published(whole, of)
+    assert shown["increase"] == (30 - 10) + (2 + 2)
+    assert (shown["resets"], shown["changes"], shown["longest_gap"]) == (1, 3, 4)
+    assert shown["increase_rate"] == pytest.approx(20 / 4 + 4 / 6)
+    area = (10 * 4 + 30 * 4) + (5 * 2 + 2 * 4 + 4 * 2)
+    assert (shown["integral"], shown["time_weighted_mean"]) == (area, area / 16)
+    assert shown["coverage"] == (0.8 + 0.8) / 2
+    line = 20 * 4 + (3.5 * 2 + 3 * 4)
+    assert (shown["linear_integral"], shown["linear_mean"]) == (line, line / 10)
+
+
+def test_a_lost_trail_loses_its_group_and_so_do_too_many_devices(monkeypatch):
+    of = [View(name="two", window=10_000, statistics=("increase",))]
+    readings = [(device, ms, float(ms)) for device in "abc" for ms in range(5)]
+    for most, devices, is_lost in ((4, 3, True), (5, 3, False), (5, 2, True)):
+        monkeypatch.setattr(trail_groups, "MOST_DEVICES", devices)
+        step = windows.advance(windows.empty(), folded(readings, of), 0, (), most)
+        again = windows.advance(step.open, folded([("d", 9, 1.0)], of) if is_lost else [], 0, (), most).open
+        for table in (step.open, again):
+            (shown,) = published(table, of).values()
+            assert ("increase" not in shown) == is_lost
+            assert windows.lost(table) == int(is_lost)
+
+
+def test_views_by_device_and_of_groups_are_merged_and_published_side_by_side():
+    of = views(("increase",), ("increase", "resets"))
+    readings = [("a", 1_000, 5.0), ("b", 1_000, 7.0), ("a", 2_000, 6.0), ("b", 3_000, 1.0), ("a", 12_000, 9.0)]
+    table = windows.empty()
+    for each in readings:
+        table = windows.advance(table, folded([each], of), 0).open
+    assert_same(published(table, of), plainly(readings, of))
 
 
 def test_each_view_has_its_own_unit_and_its_own_counter():

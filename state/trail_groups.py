@@ -1,0 +1,229 @@
+"""Trails of several devices: what a view that is not by device keeps for statistics of order.
+
+The order of readings is that of one device. So a window of a group keeps a trail (state/trails.py) of each of its devices, and
+its statistics are made of theirs:
+
+    increase, increase_rate, resets, changes, integral, linear_integral     the sum
+    time_weighted_mean, linear_mean                                         the mean over the time that they cover, of all devices
+    coverage                                                                the mean of the devices' shares
+    longest_gap                                                             the longest one
+
+Devices are in the order of their hashes, so that sums have the same bits in any order of arrival. A group is lost when a trail of
+it is, or when it has more than `MOST_DEVICES`: it is then a lost trail.
+
+A group is kept as integers (state/blobs.py): the number of devices, `GROUP` where a trail has its kind, the window's start where
+readings are carried, else 0; of each device its hash and the number of integers of its trail; then the trails. The functions take
+columns that have both, trails of one device and groups; the rows of one window are of one kind.
+"""
+
+import numpy as np
+
+from state import blobs, trails
+from state.blobs import Blobs
+from state.columns import Bools, Floats, Ints
+from state.trails import LOST, Walked
+
+MOST_DEVICES = 10_000
+
+GROUP = 2
+_HEAD, _ENTRY = 3, 2
+_LOST = np.array([0, LOST, 0], "<i8").tobytes()
+
+
+def of_devices(column: Blobs, hashes: Ints) -> Blobs:
+    """Return groups of one device each, of its trail and hash."""
+    return _joined(np.arange(len(column)), hashes, column, len(column))
+
+
+def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
+    """As trails.held."""
+    if not are_groups(column).any():
+        return trails.held(column, start, hold_ms)
+    owner, hashes, lists = _apart(column)
+    return _joined(owner, hashes, trails.held(lists, start[owner], hold_ms), len(column))
+
+
+def last(column: Blobs) -> tuple[Ints, Blobs, Ints]:
+    """Return the rows of each device's last reading, alone in a trail or a group, and its time."""
+    if not are_groups(column).any():
+        return np.arange(len(column)), *trails.last(column)
+    owner, hashes, lists = _apart(column)
+    alone, ms = trails.last(lists)
+    return owner, of_devices(alone, hashes), ms
+
+
+def reduce(column: Blobs, heads: Ints) -> Blobs:
+    """As trails.reduce."""
+    of_groups = are_groups(column)
+    if not of_groups.any():
+        return trails.reduce(column, heads)
+    sizes = np.diff(heads, append=len(column))
+    is_group = np.logical_or.reduceat(of_groups, heads)
+    reduced = np.empty(len(heads), np.object_)
+    for chosen, reduce_all in ((~is_group, trails.reduce), (is_group, _reduced)):
+        if chosen.any():
+            of_chosen = sizes[chosen]
+            reduced[chosen] = reduce_all(column[np.repeat(chosen, sizes)], np.cumsum(of_chosen) - of_chosen)
+    return reduced
+
+
+def pair(left: Blobs, right: Blobs) -> Blobs:
+    """As trails.pair."""
+    return trails.pair(left, right, reduce)
+
+
+def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:
+    """As trails.settle."""
+    of_groups = are_groups(column)
+    if not of_groups.any():
+        return trails.settle(column, watermark_ms, most)
+    owner, hashes, lists = _apart(column[of_groups])
+    settled = column.copy()
+    settled[~of_groups] = trails.settle(column[~of_groups], watermark_ms, most)
+    settled[of_groups] = _joined(
+        owner, hashes, trails.settle(lists, watermark_ms, most), int(np.count_nonzero(of_groups))
+    )
+    return settled
+
+
+def are_groups(column: Blobs) -> Bools:
+    """Return which rows are groups."""
+    return np.fromiter((each[8:16] == _KIND for each in column), np.bool_, len(column))
+
+
+_KIND = np.array([GROUP], "<i8").tobytes()
+
+
+def _reduced(column: Blobs, heads: Ints) -> Blobs:
+    number = np.repeat(np.arange(len(heads)), np.diff(heads, append=len(column)))
+    owner, hashes, lists = _apart(column)
+    owner = number[owner]
+    order = np.lexsort((hashes, owner))
+    owner, hashes = owner[order], hashes[order]
+    of_device = np.flatnonzero(blobs.are_new(owner, hashes))
+    merged = trails.reduce(lists[order], of_device)
+    groups = _joined(owner[of_device], hashes[of_device], merged, len(heads))
+    # A lost group has no devices, only that mark.
+    groups[number[np.fromiter((each == _LOST for each in column), np.bool_, len(column))]] = _LOST
+    return groups
+
+
+def _apart(column: Blobs) -> tuple[Ints, Ints, Blobs]:
+    """Return the row, the hash and the trail of each device of groups; a trail of one device has the hash 0."""
+    words, sizes = blobs.join(column)
+    starts = np.cumsum(sizes) - sizes
+    is_group = are_groups(column)
+    devices = np.where(sizes > 0, 1, 0)
+    devices[is_group] = words[starts[is_group]]
+    owner = np.repeat(np.arange(len(column)), devices)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(devices) - devices, devices)
+    entry = starts[owner] + _HEAD + _ENTRY * place
+    in_group = is_group[owner]
+    hashes, lengths = np.zeros(len(owner), np.int64), sizes[owner]
+    hashes[in_group], lengths[in_group] = words[entry[in_group]], words[entry[in_group] + 1]
+    is_word = np.ones(len(words), np.bool_)
+    for number in range(_HEAD):
+        is_word[starts[is_group] + number] = False
+    for number in range(_ENTRY):
+        is_word[entry[in_group] + number] = False
+    return owner, hashes, blobs.split(words[is_word], lengths)
+
+
+def _joined(owner: Ints, hashes: Ints, lists: Blobs, size: int) -> Blobs:
+    """Return groups, of devices in the order of owner and hash; lost where a trail is lost or devices are too many."""
+    words, lengths = blobs.join(lists)
+    devices = np.bincount(owner, minlength=size)
+    of_words = np.bincount(owner, lengths, size).astype(np.int64)
+    sizes = np.where(devices > 0, _HEAD + _ENTRY * devices + of_words, 0)
+    has = devices > 0
+    joined = np.empty(int(sizes.sum()), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    is_word = np.ones(len(joined), np.bool_)
+    begins = np.cumsum(lengths) - lengths
+    start = np.zeros(size, np.int64)
+    np.maximum.at(start, owner, words[begins + 2])
+    for number, head in enumerate((devices, np.full(size, GROUP), start)):
+        joined[starts[has] + number] = head[has]
+        is_word[starts[has] + number] = False
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(devices) - devices, devices)
+    entry = starts[owner] + _HEAD + _ENTRY * place
+    joined[entry], joined[entry + 1] = hashes, lengths
+    is_word[entry] = is_word[entry + 1] = False
+    joined[is_word] = words
+    groups = blobs.split(joined, sizes)
+    is_lost = devices > MOST_DEVICES
+    is_lost[owner[words[begins + 1] == LOST]] = True
+    groups[is_lost] = _LOST
+    return groups
+
+
+class Together:
+    """The numbers of windows of one or of several devices; NaN where a trail or a group is lost or has no reading.
+
+    It has what trails.Walked has, of the devices of each window together.
+    """
+
+    def __init__(self, column: Blobs, start: Ints, end: Ints, wraps_at: Floats | None = None) -> None:
+        self._owner, _, lists = _apart(column)
+        of_device = None if wraps_at is None else wraps_at[self._owner]
+        self._walked = Walked(lists, start[self._owner], end[self._owner], of_device)
+        self._size = len(column)
+
+    def _sum(self, numbers: Floats) -> Floats:
+        """The sum of each window's devices; NaN where a window has none."""
+        total = np.full(self._size, np.nan)
+        heads = np.flatnonzero(np.diff(self._owner, prepend=-1))
+        if len(heads):
+            total[self._owner[heads]] = np.add.reduceat(numbers, heads)
+        return total
+
+    def _mean(self, totals: Floats, times: Floats, otherwise: Floats) -> Floats:
+        total, time = self._sum(totals), self._sum(times)
+        devices = self._sum(np.ones(len(self._owner)))
+        mean: Floats = np.where(time > 0, trails.quotient(total, time), self._sum(otherwise) / devices)
+        return mean
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._sum(self._walked[name])
+
+    @property
+    def increase(self) -> Floats:
+        return self._sum(self._walked.increase)
+
+    @property
+    def increase_rate(self) -> Floats:
+        """Of the devices that have one."""
+        rates = self._walked.increase_rate
+        has = ~np.isnan(rates)
+        known = self._sum(has.astype(np.float64))
+        rate: Floats = np.where(known > 0, self._sum(np.where(has, rates, 0.0)), np.nan)
+        return rate
+
+    @property
+    def longest_gap(self) -> Floats:
+        longest = np.full(self._size, np.nan)
+        heads = np.flatnonzero(np.diff(self._owner, prepend=-1))
+        if len(heads):
+            longest[self._owner[heads]] = np.maximum.reduceat(self._walked.longest_gap, heads)
+        return longest
+
+    @property
+    def integral(self) -> Floats:
+        return self._sum(self._walked.integral)
+
+    @property
+    def mean(self) -> Floats:
+        return self._mean(self._walked.area, self._walked.held, np.full(len(self._owner), np.nan))
+
+    @property
+    def coverage(self) -> Floats:
+        coverage: Floats = self._sum(self._walked.coverage) / self._sum(np.ones(len(self._owner)))
+        return coverage
+
+    @property
+    def linear_integral(self) -> Floats:
+        return self._sum(self._walked.linear_integral)
+
+    @property
+    def linear_mean(self) -> Floats:
+        return self._mean(self._walked.line, self._walked["lined"], self._walked["last_value"])
