@@ -398,7 +398,10 @@ class Early:
 
 @dataclass(frozen=True)
 class Device:
-    """The current state of a device. `status` is "online", "quiet" or "offline"; `session` is the start of the open session."""
+    """The current state of a device. `session` is the start of the open session.
+
+    `status` is "online", "quiet", "offline", or "never": the device is in the reference and has never sent a reading.
+    """
 
     id: str
     status: str
