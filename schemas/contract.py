@@ -247,16 +247,22 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
     elif kind.name == "session":
         yield from _check_session(fields, place)
     elif kind.name == "device":
-        if (fields["status"] in {"online", "quiet"}) != (fields["session"] != ""):
-            yield f"status = {fields['status']} with session = {fields['session']!r}"
-        if (fields["status"] == NEVER) != (fields["epoch"] == "0") or (fields["epoch"] == "0") > (
-            fields["last_seen"] == "0"
-        ):
-            yield f"status = {fields['status']} with epoch = {fields['epoch']} and last_seen = {fields['last_seen']}"
+        yield from _check_device(fields)
     elif kind.name == "progress":
         yield from kind.check_json("offsets", fields["offsets"])
         if int(fields["final"]) < int(fields["watermark"]):
             yield f"final = {fields['final']} is behind the watermark {fields['watermark']}"
+
+
+def _check_device(fields: _Fields) -> Iterator[str]:
+    if (fields["status"] in {"online", "quiet"}) != (fields["session"] != ""):
+        yield f"status = {fields['status']} with session = {fields['session']!r}"
+    for name in fields if fields["status"] == "offline" else ():
+        if name.endswith(".status") and not name.startswith("ref.") and fields[name] != "offline":
+            yield f"status = offline with {name} = {fields[name]}"
+    is_never = fields["status"] == NEVER
+    if is_never != (fields["epoch"] == "0") or (is_never and fields["last_seen"] != "0"):
+        yield f"status = {fields['status']} with epoch = {fields['epoch']} and last_seen = {fields['last_seen']}"
 
 
 def _check_expiry(kind: _Kind, ttl_ms: int) -> Iterator[str]:
