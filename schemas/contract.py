@@ -22,6 +22,8 @@ from redis.cluster import RedisCluster
 CONTRACT = Path(__file__).with_name("redis.json")
 ENDLESS_MS = 1 << 42
 """The end of the one window of a view without windows; it starts at 0."""
+NEVER = "never"
+"""The status of a device of the reference without a reading."""
 _PAGE = 500
 _KEYS = 2_000
 # A hash with all its fields and its expiry, read in one step.
@@ -206,7 +208,7 @@ def _check_key(client: Client, shard: _Shard, key: bytes, kinds: list[_Kind]) ->
         if not (kind.name == "keys" and _are_endless(client, key)):
             yield from _check_expiry(kind, int(_answer(client.pttl(key))))
         yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
-        if kind.name in {"keys", "skewed"} and shard.shards > 1:
+        if kind.name in {"keys", "skewed", "never"} and shard.shards > 1:
             yield from _check_members(client, key, shard)
 
 
@@ -232,6 +234,8 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
         return
     if kind.name == "window" and fields.get("end") == str(ENDLESS_MS):
         expiry = [] if ttl_ms == -1 else [f"is of a view without windows, and expires in {ttl_ms} ms"]
+    elif kind.name == "device" and fields.get("status") == NEVER:
+        expiry = [] if ttl_ms == -1 else [f"has never sent, and expires in {ttl_ms} ms"]
     else:
         expiry = [*_check_expiry(kind, int(ttl_ms))]
     problems = [*expiry, *_problems(kind.fields, fields)]
@@ -243,12 +247,22 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
     elif kind.name == "session":
         yield from _check_session(fields, place)
     elif kind.name == "device":
-        if (fields["status"] != "offline") != (fields["session"] != ""):
-            yield f"status = {fields['status']} with session = {fields['session']!r}"
+        yield from _check_device(fields)
     elif kind.name == "progress":
         yield from kind.check_json("offsets", fields["offsets"])
         if int(fields["final"]) < int(fields["watermark"]):
             yield f"final = {fields['final']} is behind the watermark {fields['watermark']}"
+
+
+def _check_device(fields: _Fields) -> Iterator[str]:
+    if (fields["status"] in {"online", "quiet"}) != (fields["session"] != ""):
+        yield f"status = {fields['status']} with session = {fields['session']!r}"
+    for name in fields if fields["status"] == "offline" else ():
+        if name.endswith(".status") and not name.startswith("ref.") and fields[name] != "offline":
+            yield f"status = offline with {name} = {fields[name]}"
+    is_never = fields["status"] == NEVER
+    if is_never != (fields["epoch"] == "0") or (is_never and fields["last_seen"] != "0"):
+        yield f"status = {fields['status']} with epoch = {fields['epoch']} and last_seen = {fields['last_seen']}"
 
 
 def _check_expiry(kind: _Kind, ttl_ms: int) -> Iterator[str]:

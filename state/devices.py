@@ -1,13 +1,19 @@
 """The device table while a step works on it: NumPy columns indexed by device code.
 
 The codes 0 .. known - 1 are the rows of the state's device table; new devices follow.
+
+A measure has a status by the rules of its device, as if the device sent nothing else: it is offline when the watermark has passed
+its last reading by more than the gap, before that quiet when it has by more than the expected interval. The status follows
+from the watermark, so the state keeps only the watermark at which a row was last emitted.
 """
 
 import numpy as np
 import pyarrow as pa
 
 from state.columns import Array, Block, Bools, Codes, Floats, Ints, combine_last, floats, ints, nullable
-from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, device_schema, status_schema
+from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, TOLD, device_schema, status_schema
+
+_WORDS = pa.array([ONLINE, QUIET, OFFLINE])
 
 
 class Devices:
@@ -22,10 +28,13 @@ class Devices:
         self.gap, self.interval, quiet = (_padded(ints(table, name), room) for name in LIMITS)
         self.quiet: Bools = quiet > 0
         self._quiet_before = self.quiet
+        self._table = table
         self.at: dict[str, Ints] = {m: _padded(ints(table, f"{m}.at"), room) for m in measures}
         self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
         self._session_before = self.session.copy()
         self._touched = np.zeros(len(names), np.bool_)
+        self._told: Ints | None = None
+        self._measure_gap: Ints = self.gap
 
     def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
         """Update devices by runs: last reading, each measure's last value (the larger one when times are equal), limits."""
@@ -55,6 +64,30 @@ class Devices:
         expected = (self.session >= 0) & (self.interval >= 0)
         self.quiet = expected & (self.last_seen + self.interval < watermark_ms)
 
+    def set_measures(self, watermark_ms: int | None, gap: Ints) -> None:
+        """Have each measure's status emitted, as of the watermark; None for that of the row that was last emitted.
+
+        `gap` has the gap of each device.
+        """
+        told = _padded(ints(self._table, TOLD), len(self.names) - self._table.num_rows)
+        self._told, self._measure_gap = told, gap
+        if watermark_ms is not None:
+            for at in self.at.values():
+                self._touched |= self._word(at, told) != self._word(at, np.full_like(told, watermark_ms))
+            told[self._rows()] = watermark_ms
+
+    def _word(self, at: Ints, line_ms: Ints) -> Ints:
+        """Return the place in _WORDS of the status of a measure with these last readings."""
+        is_offline = at + self._measure_gap < line_ms
+        is_quiet = (self.interval >= 0) & (at + self.interval < line_ms)
+        return np.where(at < 0, 0, np.where(is_offline, 2, is_quiet))
+
+    def _rows(self) -> Ints:
+        """Return the devices that had a reading, or whose open session or status is another one than before."""
+        return np.flatnonzero(
+            self._touched | (self.session != self._session_before) | (self.quiet != self._quiet_before)
+        )
+
     def touch(self) -> None:
         """Mark all devices as changed."""
         self._touched[:] = True
@@ -64,13 +97,11 @@ class Devices:
         return (self.session >= 0) | (self.last_seen + retain_ms >= watermark_ms)
 
     def statuses(self, measures: tuple[str, ...]) -> pa.Table:
-        """`status_schema` of the devices that had a reading, or whose open session or status is another one than before."""
-        rows = np.flatnonzero(
-            self._touched | (self.session != self._session_before) | (self.quiet != self._quiet_before)
-        )
+        """`status_schema` of the devices that had a reading, or whose open session or a status is another one than before."""
+        rows = self._rows()
         session = self.session[rows]
         word = np.where(session < 0, 2, self.quiet[rows]).astype(np.int8)
-        status = pa.DictionaryArray.from_arrays(word, pa.array([ONLINE, QUIET, OFFLINE]))
+        status = pa.DictionaryArray.from_arrays(word, _WORDS)
         return pa.Table.from_arrays(
             [
                 self.names.take(rows),
@@ -78,9 +109,19 @@ class Devices:
                 pa.array(self.last_seen[rows]),
                 nullable(session, session < 0),
                 *self._measure_arrays(rows, measures),
+                *self._measure_statuses(rows, measures),
             ],
-            schema=status_schema(measures),
+            schema=status_schema(measures, by_measure=self._told is not None),
         )
+
+    def _measure_statuses(self, rows: Ints, measures: tuple[str, ...]) -> list[Array]:
+        arrays: list[Array] = []
+        if self._told is not None:
+            for measure in measures:
+                at = self.at[measure]
+                codes = pa.array(self._word(at, self._told)[rows].astype(np.int8), mask=at[rows] < 0)
+                arrays.append(pa.DictionaryArray.from_arrays(codes, _WORDS).cast(pa.string()))
+        return arrays
 
     def table(self, keep: Bools, measures: tuple[str, ...]) -> pa.Table:
         """`device_schema` of the devices to keep."""
@@ -100,6 +141,8 @@ class Devices:
         if (limits[0] >= 0).any() or (limits[1] >= 0).any():
             for name, column in zip(LIMITS, limits, strict=True):
                 table = table.append_column(pa.field(name, pa.int64(), nullable=False), pa.array(column))
+        if self._told is not None:
+            table = table.append_column(pa.field(TOLD, pa.int64()), pa.array(self._told[rows]))
         return table
 
     def measures_in_use(self, keep: Bools, always: tuple[str, ...]) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
 
     `session` is the start of the latest open session or null.
     Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
-    interval in ms, -1 for none, and whether (1) it was said to be quiet.
+    interval in ms, -1 for none, and whether (1) it was said to be quiet. With `Rules.by_measure` there is TOLD, the watermark at
+    which the device's row was last emitted, -1 for never: it says which statuses of measures were emitted.
     """
     return table_schema(
         [
@@ -92,20 +93,28 @@ def session_schema(measures: Iterable[str]) -> pa.Schema:
 
 
 LIMITS = ("gap", "interval", "quiet")
+TOLD = "told"
 
 
-def status_schema(measures: Iterable[str]) -> pa.Schema:
-    """Of `Changes.devices`: `session` is the start of the (latest) open session, null when the device is offline."""
-    return table_schema(
+def status_schema(measures: Iterable[str], *, by_measure: bool = False) -> pa.Schema:
+    """Of `Changes.devices`: `session` is the start of the (latest) open session, null when the device is offline.
+
+    With `by_measure` the status of each measure is behind these, null until the device has sent the measure.
+    """
+    names = tuple(measures)
+    schema = table_schema(
         [
             pa.field("device", pa.string(), nullable=False),
             pa.field("status", pa.string(), nullable=False),
             pa.field("last_seen", pa.int64(), nullable=False),
             pa.field("session", pa.int64()),
         ],
-        measures,
+        names,
         LAST,
     )
+    for name in names if by_measure else ():
+        schema = schema.append(pa.field(f"{name}.status", pa.string()))
+    return schema
 
 
 def empty_state(rules: Rules) -> BucketState:

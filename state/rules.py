@@ -27,6 +27,7 @@ class Rules:
     measures         names of the measures, in the order of their columns; no name may be empty or occur twice
     endless          (view, measure) of the views without windows. Their values are kept until they are not in here any more
     by_device        the views of `endless` whose keys name devices: their rows count for the limit on devices
+    by_measure       each measure of a device has a status of its own: see state/devices.py
     most_readings    a window keeps so many readings one by one, None for no limit: see state/trails.py
     """
 
@@ -37,6 +38,7 @@ class Rules:
     endless: Collection[tuple[str, str]] = frozenset()
     by_device: Collection[str] = frozenset()
     most_readings: int | None = MOST
+    by_measure: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

@@ -52,6 +52,7 @@ from state.layout import (
     MAX_DURATION,
     MERGED,
     OPEN,
+    TOLD,
     BucketState,
     Changes,
     empty_state,
@@ -86,7 +87,21 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
     silent = open_session < 0
     if silent.any():
         candidates.append(int(last_seen[silent].min()) + rules.retain_ms)
+    if rules.by_measure:
+        candidates += _next_silences(state.devices, gap, interval)
     return min(candidates, default=None)
+
+
+def _next_silences(devices: pa.Table, gap: Ints, interval: Ints) -> list[int]:
+    """Return the earliest times at which a measure's last reading is an interval or a gap ago, and that were not passed yet."""
+    told, times = ints(devices, TOLD), list[int]()
+    is_expected = (interval >= 0) & (interval < gap)
+    for measure in measures_of(devices):
+        at = ints(devices, f"{measure}.at")
+        for due in (np.where(is_expected, at + interval, -1), at + gap):
+            pending = due[(at >= 0) & (due >= told) & (due >= 0)]
+            times += [int(pending.min())] if len(pending) else []
+    return times
 
 
 def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules) -> tuple[BucketState, Changes]:
@@ -108,8 +123,8 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
 
     expiry = next_expiry(before, rules)
     if not len(codes) and (expiry is None or expiry >= watermark_ms):
-        nothing = session_schema(rules.measures).empty_table(), status_schema(rules.measures).empty_table()
-        return before, Changes(*nothing)
+        devices_schema = status_schema(rules.measures, by_measure=rules.by_measure)
+        return before, Changes(session_schema(rules.measures).empty_table(), devices_schema.empty_table())
 
     # 1, 2
     devices.see(codes, new, own_gap, interval)
@@ -137,6 +152,8 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     # 5
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
     devices.set_quiet(watermark_ms)
+    if rules.by_measure:
+        devices.set_measures(watermark_ms, gap)
     changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures))
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
@@ -152,6 +169,8 @@ def present(state: BucketState, rules: Rules) -> Changes:
     codes, names = _common_codes(state.devices, state.runs)
     devices = Devices(state.devices, names, rules.measures)
     devices.touch()
+    if rules.by_measure:
+        devices.set_measures(None, _gaps(devices.gap, rules))
     sessions = session_schema(rules.measures).empty_table()
     if len(codes):
         session = ints(state.runs, "session")

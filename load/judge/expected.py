@@ -5,7 +5,7 @@ merges those; here a window is a slice of all readings sorted by key and time, w
 extended precision (two passes), and sessions are found by walking a device's readings one by one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -123,13 +123,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`session` is the start of the latest open session; `values` maps a measure to its last value and its time."""
+    """`session` is the start of the latest open session; `values` maps a measure to its last value and its time.
+
+    `statuses` are those of measures, if measures have a status.
+    """
 
     status: str
     last_seen: int
     session: int | None
     values: Mapping[str, tuple[float, int]]
     attributes: Mapping[str, str | None]
+    statuses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,11 +472,20 @@ def devices(
     attributes: Mapping[str, Mapping[str, str | None]],
     line_ms: int = 0,
     interval_ms: Mapping[str, int] | None = None,
+    gap_ms: Callable[[str], int] | None = None,
 ) -> dict[str, Device]:
     """Every device that was admitted; of two values at one time the larger is the last one.
 
-    One of which `interval_ms` says how often it should send is quiet once the line is past that, until it is offline.
+    One of which `interval_ms` says how often it should send is quiet once the line is past that, until it is offline. With
+    `gap_ms`, the session gap of a device, each measure has a status as if the device sent nothing else.
     """
+
+    def statuses(name: str, sent: Mapping[str, tuple[float, int]]) -> dict[str, str]:
+        if gap_ms is None:
+            return {}
+        gap, interval = gap_ms(name), (interval_ms or {}).get(name)
+        return {measure: _status(joins(line_ms - at, gap), line_ms - at, interval) for measure, (_, at) in sent.items()}
+
     last_seen = np.full(len(readings.names), np.iinfo(np.int64).min)
     np.maximum.at(last_seen, readings.device, readings.event_ms)
     values: list[dict[str, tuple[float, int]]] = [{} for _ in readings.names]
@@ -493,6 +506,7 @@ def devices(
             latest.get(name),
             values[code],
             attributes.get(name, {}),
+            statuses(name, values[code]),
         )
         for code, (name, seen) in enumerate(zip(readings.names, last_seen.tolist(), strict=True))
     }

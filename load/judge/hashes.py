@@ -192,6 +192,10 @@ def _check_device(check: "_Fields", right: Device) -> None:
     for measure, (value, at) in right.values.items():
         check.number(measure, value)
         check.integer(f"{measure}.at", at)
+        if right.statuses:
+            check.text(f"{measure}.status", right.statuses[measure])
+        else:
+            check.none(f"{measure}.status")
 
 
 class _Fields:

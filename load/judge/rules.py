@@ -86,6 +86,7 @@ class Rules:
     redis_cluster: bool
     prefix: str
     shards: int
+    measure_status: bool = False
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -145,6 +146,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         redis_cluster=str(redis.get("cluster", False)).lower() in {"true", "1", "yes", "on"},
         prefix=redis.get("prefix", "tidemark"),
         shards=int(redis.get("shards", 1)),
+        measure_status=bool(session.get("measure_status", False)),
     )
 
 

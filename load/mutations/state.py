@@ -116,4 +116,14 @@ MUTATIONS = (
         ),
         (_WALKS,),
     ),
+    Mutation(
+        "measures-fall-silent-unseen",
+        "a step in which only a measure has fallen silent is left out",
+        "a measure stays online until its device falls silent, too",
+        ("P1",),
+        (Edit("state/table.py", "candidates += _next_silences(state.devices, gap, interval)", "pass"),),
+        (
+            "tests/unit/test_measure_status.py::test_a_measure_that_its_device_no_longer_sends_is_offline_when_the_device_would_be",
+        ),
+    ),
 )

@@ -176,4 +176,12 @@ MUTATIONS = (
         (Edit("service/publication/publish.lua", "is_invented and math.min(a.within, a.ttl) or a.ttl", "a.ttl"),),
         (_PUBLISH + "test_a_device_that_only_early_readings_name_is_forgotten_soon_unless_it_is_skewed",),
     ),
+    Mutation(
+        "sent-forgotten",
+        "a device that has sent is listed as `never` when its hash has expired before the next look",
+        "a meter that was installed and died is looked for among those that were not installed",
+        ("P2",),
+        (Edit("service/publication/publish.lua", "if since == '0' or (status", "if (status"),),
+        ("tests/integration/test_never_sent.py::test_a_device_that_has_sent_is_not_listed_when_its_hash_has_expired",),
+    ),
 )

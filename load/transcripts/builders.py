@@ -283,6 +283,7 @@ class Builders:
                 "status": each["status"],
                 "last_seen": each["last_seen"],
                 **values,
+                **{name: each[name] for measure in values if (name := f"{measure}.status") in each},
             }
         self._take_windows(changes.windows, self._settings.views)
 

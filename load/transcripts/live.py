@@ -347,4 +347,5 @@ def _session(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _device(fields: Mapping[str, str]) -> dict[str, Any]:
     values = {name: json.loads(fields[name]) for name in ALL_MEASURES if name in fields}
-    return {"status": fields["status"], "last_seen": int(fields["last_seen"]), **values}
+    statuses = {name: fields[name] for measure in values if (name := f"{measure}.status") in fields}
+    return {"status": fields["status"], "last_seen": int(fields["last_seen"]), **values, **statuses}

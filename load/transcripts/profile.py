@@ -56,7 +56,7 @@ SECTIONS: Mapping[str, Any] = {
         "distinct": "message",
         "ranges": {"temperature": [-50.0, 150.0]},
     },
-    "sessions": {"gap": "30 s", "max_duration": "10 m", "buckets": 2},
+    "sessions": {"gap": "30 s", "max_duration": "10 m", "measure_status": True, "buckets": 2},
 }
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]},

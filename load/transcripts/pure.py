@@ -153,7 +153,8 @@ class Pure:
         contents |= {item: content(fields) for item, fields in items.items()}
         for name, known in expected.devices.items():
             values = {measure: value for measure, (value, _) in known.values.items()}
-            items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values}
+            statuses = {f"{measure}.status": status for measure, status in known.statuses.items()}
+            items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values, **statuses}
             contents[f"device {name}"] = known.last_seen, values, of_device.get(name)
         return items, contents
 

@@ -92,7 +92,11 @@ FIELDS = {
     ),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
-    "device": ("status", "last_seen", "temperature", "humidity", "power"),
+    "device": (
+        "status",
+        "last_seen",
+        *(name for measure in ("temperature", "humidity", "power") for name in (measure, f"{measure}.status")),
+    ),
     "reject": ("reason",),
     "view": ("keys", "next", "complete_from"),
 }

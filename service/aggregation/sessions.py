@@ -20,6 +20,7 @@ def rules(settings: Settings) -> Rules:
         retain_ms=sessions.retain_ms,
         measures=settings.measures,
         endless=frozenset(settings.endless),
+        by_measure=sessions.measure_status,
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
     )
 

@@ -37,6 +37,7 @@ distinct/B/N-E.base | all keys after batch N | in every 32nd batch | batches aft
 reference/current | name of the snapshot in use | after a read of the reference | start | no effect
 reference/NAME.arrow | a snapshot of the reference | after a read of the reference | start, recomputations | no effect
 reference/used.json | which batches used which snapshot | before the batch publishes | recomputations | replaces its own
+reference/sent.json | devices of the reference that have sent | at most every minute | start, at most every minute | no effect
 schemas/* | schemas of the registry, refused ids | before the batch publishes | start | refuses the same
 outlets/N-NAME | finals of batch N | before progress | until all outlets have it | replaces its own
 outlets/silence | values that silence has closed | between batches | start | no effect

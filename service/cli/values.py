@@ -92,7 +92,9 @@ def _attributes(chosen: list[str] | None) -> list[str]:
 @command(app, "devices", panel="Every day", example="tidemark devices --status offline --where site=leeds -n 20")
 def devices(
     config: Config,
-    status: Annotated[Literal["online", "quiet", "offline"] | None, typer.Option(help="With this status.")] = None,
+    status: Annotated[
+        Literal["online", "quiet", "offline", "never"] | None, typer.Option(help="With this status.")
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,7 +1,8 @@
 """`tidemark devices`: the devices of a service, from Redis: in the order of their ids, in pages, by status, attributes and id.
 
 Redis has no list of devices. All ids are read by SCAN, some thousand keys a call. Hashes are read only for the devices of the
-page, and for a filter the fields that it needs, some hundred devices a call. `--skewed` lists a set that the service keeps.
+page, and for a filter the fields that it needs, some hundred devices a call. `--skewed` and `--status never` list sets that the
+service keeps.
 """
 
 import re
@@ -30,6 +31,8 @@ SCANNED = 5_000
 """Keys that one call of SCAN looks at: 2 ms of Redis' time."""
 _EARLY = ("early", "early.at", "early.ahead", "last_seen")
 _ATTRIBUTE = "ref."
+NEVER = "never"
+"""The status of devices of the reference that have never sent a reading: the service keeps a list of them."""
 
 Watch = Callable[[int, int], object]
 """Called with the number of keys that were looked at, and of keys in Redis."""
@@ -103,7 +106,7 @@ def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, wa
     link.require_answer(settings.redis)
     meta.require_stored(settings.redis)
     with _Store(settings.redis) as store:
-        shards_of = store.ids(chosen.prefix, watch)
+        shards_of = store.never(chosen.prefix) if chosen.status == NEVER else store.ids(chosen.prefix, watch)
         ids = sorted(shards_of)
         devices: list[dict[str, Any]] = []
         unseen = set(chosen.columns)
@@ -205,6 +208,15 @@ class _Store:
                         if name.startswith(beginning):
                             found[name[len(beginning) :]] = shard
         return found
+
+    def never(self, prefix: bytes) -> dict[bytes, int]:
+        """Each device that is listed as one that has never sent, if its id begins so, with its shard."""
+        return {
+            member: shard
+            for shard, keys in enumerate(self.keys)
+            for member, since in self.clients[shard].zscan_iter(keys.never, count=SCANNED)
+            if since and member.startswith(prefix)  # 0: it has sent since
+        }
 
     def read(self, devices: Iterable[tuple[bytes, int]], command: str, *fields: str) -> list[Any]:
         """The reply to a command about each device's hash, in one round trip for each shard."""

@@ -21,6 +21,7 @@ from service.daemon.application import Application
 from service.daemon.backoff import Backoff
 from service.daemon.idle_closer import IdleCloser
 from service.daemon.lease import Lease, Waiting
+from service.daemon.never_sent import NeverSent
 from service.daemon.query_run import QueryRun
 from service.daemon.session_parts import SessionParts
 from service.errors import SinkError, SinkRefusedError, TidemarkError
@@ -213,6 +214,9 @@ class Runner:
             filler = Filler(term, parts.views.filled)
             cleanup.callback(filler.close)
             filler.start()
+            never_sent = NeverSent(term)
+            cleanup.callback(never_sent.close)
+            never_sent.start()
             term.outlets = kinds.outlets(spark, settings, epoch, position.batch - 1 if position else -1, self.metrics)
             if term.outlets is not None:
                 cleanup.callback(term.outlets.close)

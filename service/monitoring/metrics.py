@@ -66,7 +66,7 @@ _STATE_ROWS = ("windows", "devices", "sessions")
 _PUBLISHED = ("windows", "sessions", "devices", "rejects")
 _CHANGES = ("opened", "closed")
 _OUTCOMES = ("written", "unchanged", "refused_old", "refused_final")
-_PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle", "fill")
+_PARTS = ("lag", "lease", "reference", "redis_data", "republish", "idle", "fill", "never_sent")
 VIEW_CHANGES = ("applied", "refused")
 _BEGINNING = {"lease": "the lease is not held yet", "batch": "the first batch is not done yet"}
 ROLES = ("starting", "standby", "leader", "ready")
@@ -221,6 +221,9 @@ class Metrics(TermMetrics):
         self._sizes: dict[int, tuple[int, ...]] = {}
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
         self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
+        self.never_devices = gauge(
+            "never_devices", "Devices of the reference that have never sent: `tidemark devices --status never`"
+        )
         self.reference_kept = gauge(
             "reference_kept", "1 while the last good reference serves on as there is no newer one"
         )
@@ -393,6 +396,10 @@ class Metrics(TermMetrics):
     def closes_idle(self, until_ms: int) -> None:
         """Note that silence has closed the windows that end by this event time."""
         self.views.finals(until_ms)
+
+    def never_sent(self, devices: int) -> None:
+        """Show how many devices of the reference have never sent a reading."""
+        self.never_devices.set(devices)
 
     def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
         """Count what an outlet has."""

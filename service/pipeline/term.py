@@ -36,6 +36,9 @@ class TermMetrics:
     def closes_idle(self, until_ms: int) -> None:
         """Silence has closed the windows that end by this event time."""
 
+    def never_sent(self, devices: int) -> None:
+        """So many devices of the reference have never sent a reading."""
+
     def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
         """An outlet has so many more rows, of so many bytes."""
 

@@ -44,6 +44,7 @@ def meta(settings: Settings) -> str:
                 "gap_ms": sessions.gap_ms,
                 "max_duration_ms": sessions.max_duration_ms,
                 "retain_ms": sessions.retain_ms,
+                **({"measure_status": True} if sessions.measure_status else {}),
             },
         }
     )

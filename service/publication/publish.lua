@@ -3,7 +3,7 @@
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
 --         10 correction (the fence of corrections)
 --   ARGV  1 the step: begin | write | early | skewed | idle | progress | read_progress | mark | forget | parts | stale |
---           unmark | drop
+--           unmark | drop | expect | expected | unexpect
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
 -- moves to another node, Redis looks at KEYS alone to decide where a call may run, and `absent`, which never exists, makes it
@@ -55,6 +55,7 @@ if a.after then
 end
 
 local PREFIX = KEYS[1]:sub(1, -#'epoch' - 1)
+local NEVER = PREFIX .. 'never'  -- devices of the reference without a reading, by when they were listed; 0: it has come since
 local PER_ENTRY = 100  -- keys in one entry of the feed
 local changed, newest_entry = {}, nil  -- by kind: keys that have changed and are not in the feed yet
 
@@ -433,6 +434,7 @@ local function write()
       written = written + 1
       if not is_there then new = new + 1 end
       if state and not is_idle and state[i] == 'closed' then closed = closed + 1 end
+      if stored and stored.epoch == 0 and devices then call('ZADD', NEVER, 'XX', 0, devices[i]) end
     end
   end
 
@@ -448,14 +450,19 @@ end
 local function early()
   for i = 1, #a.keys do
     local key, last = a.keys[i], a.last[i]
-    local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed', 'last_seen')
+    local stored = call('HMGET', key, 'epoch', 'batch', 'early', 'early.at', 'skewed', 'last_seen', 'status')
     local is_new = not tonumber(stored[1] or nil)
     local at = tonumber(stored[4] or nil) or -1
     -- Readings that are not newer were counted before: the batch is repeated.
     if at < last and (is_new or not is_older(tonumber(stored[1]), tonumber(stored[2]))) then
       local count = a.counts[i]
       if at >= 0 and a.first[i] - at <= a.within then count = count + tonumber(stored[3]) end
-      if is_new then call('HSET', key, 'status', 'offline', 'last_seen', '0', 'session', '', 'reference', '') end
+      if is_new then
+        call('HSET', key, 'status', 'offline', 'last_seen', '0', 'session', '', 'reference', '')
+      elseif stored[7] == 'never' then
+        call('HSET', key, 'status', 'offline')
+        call('ZADD', NEVER, 'XX', 0, a.members[i])
+      end
       call('HSET', key, 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated, 'early', count,
         'early.at', string.format('%.0f', last), 'early.ahead', string.format('%.0f', a.ahead[i]),
         'early.until', string.format('%.0f', last + a.within))
@@ -607,7 +614,63 @@ local function drop()
   return {#members}
 end
 
+-- Lists devices of the reference as `never`, unless they have sent: a.keys, a.members (ids), a.columns[j], the values of the attribute
+-- a.fields[j], a.reference, and a.since (ms). The hash of such a device has the epoch 0, so that the device's first row is compared
+-- with it in every term, and it does not expire. With a.compares attributes that have changed are written. Returns {0, then
+-- the places, from 0, of those that have sent}, {-1} while values that Redis has lost or had before are written.
+local function expect()
+  if call('EXISTS', KEYS[5], KEYS[7]) > 0 then return {-1} end
+  local reply = {0}
+  for i, key in ipairs(a.keys) do
+    local since, status = call('ZSCORE', NEVER, a.members[i]), call('HGET', key, 'status')
+    if since == '0' or (status and status ~= 'never') then
+      reply[#reply + 1] = i - 1
+    elseif a.compares or not (since and status) then
+      local args = {'HSET', key, 'status', 'never', 'last_seen', '0', 'session', '', 'reference', a.reference,
+        'epoch', '0', 'batch', '0', 'updated', a.updated}
+      local is_same = status
+      local stored = #a.fields > 0 and call('HMGET', key, unpack(a.fields))
+      for j, name in ipairs(a.fields) do
+        local value = a.columns[j][i] or false
+        is_same = is_same and stored[j] == value
+        if value then
+          args[#args + 1] = name
+          args[#args + 1] = value
+        end
+      end
+      if not (is_same and call('HLEN', key) == #args / 2 - 1) then
+        call('DEL', key)
+        call(unpack(args))
+        announce('device', key)
+      end
+      call('ZADD', NEVER, 'NX', a.since, a.members[i])
+    end
+  end
+  return reply
+end
+
+-- Returns {the next cursor, then the devices of a page of the list from a.cursor on}.
+local function expected()
+  local page = call('ZSCAN', NEVER, a.cursor, 'COUNT', a.limit)
+  local reply = {page[1]}
+  for i = 1, #page[2], 2 do reply[#reply + 1] = page[2][i] end
+  return reply
+end
+
+-- Takes devices out of the list: a.keys, a.members. Those that have sent keep their hashes. Returns {their number}.
+local function unexpect()
+  for i, key in ipairs(a.keys) do
+    if call('HGET', key, 'status') == 'never' then
+      call('DEL', key)
+      announce('device', key)
+    end
+    call('ZREM', NEVER, a.members[i])
+  end
+  return {#a.keys}
+end
+
 local steps = {
+  expect = expect, expected = expected, unexpect = unexpect,
   drop = drop,
   begin = begin, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
   read_progress = read_progress, mark = mark, forget = forget, parts = parts, stale = stale, unmark = unmark,

@@ -321,11 +321,17 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
     if attributes is not None:
         columns = attributes.of(column["device"])
         fields |= {f"ref.{name}": texts(columns[name].combine_chunks()) for name in columns.column_names[:-1]}
+    statuses = []
     for measure in measures(table, ".value"):
         fields[measure] = texts(decimal(column[f"{measure}.value"]))
         fields[f"{measure}.at"] = texts(decimal(column[f"{measure}.at"]))
+        if (status := f"{measure}.status") in column:
+            fields[status] = texts(column[status])
+            statuses.append(status)
     names, devices = texts(keys.devices(column["device"])), texts(column["device"])
-    return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices)
+    # Silence changes the status of a measure, and nothing else of its device.
+    shared = {"equal": statuses} if statuses else {}
+    return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices, shared=shared)
 
 
 def last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:

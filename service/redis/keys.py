@@ -55,6 +55,11 @@ class Keys:
         return f"{self.prefix}:skewed"
 
     @property
+    def never(self) -> str:
+        """The devices of the reference that have never sent a reading."""
+        return f"{self.prefix}:never"
+
+    @property
     def meta(self) -> str:
         return f"{self.prefix}:meta"
 
@@ -98,7 +103,8 @@ class Keys:
             self.correction,
             self.evicted,
         )
-        return {**dict.fromkeys(texts, "string"), self.progress: "hash", self.changes: "stream", self.skewed: "zset"}
+        sets = dict.fromkeys((self.skewed, self.never), "zset")
+        return {**dict.fromkeys(texts, "string"), **sets, self.progress: "hash", self.changes: "stream"}
 
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"

@@ -38,6 +38,10 @@ class Reference(Login):
     """
     columns: tuple[str, ...] = Field(default=(), examples=[["type", "site"]])
     """The columns that views group by and device hashes carry, in order. Default: all of the query's but the key."""
+    list_never: bool = False
+    """Whether devices of the reference that have never sent a reading are listed: with the status `never` in Redis, until
+    their first reading. Each is a hash in Redis that does not expire.
+    """
     ranges: Mapping[str, tuple[str, str]] = Field(
         default_factory=dict, examples=[{"temperature": ["lowest", "highest"]}]
     )

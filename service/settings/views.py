@@ -335,6 +335,10 @@ class Sessions(Section):
     """How long sessions and devices stay in Redis after their last write, and devices in the state after their last
     reading.
     """
+    measure_status: bool = False
+    """Whether each measure of a device has a status of its own, by the rules of the device's: a device that still sends
+    humidity and no longer temperature has `temperature.status` = `offline`.
+    """
     buckets: int | None = Field(default=None, gt=0, le=4096, examples=[16])
     """State tables that devices are spread over. Each costs a batch some 5 ms, whatever it holds. The number is part of
     the checkpoint: a start with another one is refused, and `tidemark checkpoint reshape` changes it. Default: one a

@@ -87,6 +87,7 @@ def devices(meta: Meta, attributes: Sequence[str]) -> pa.Schema:
             "reference": pa.string(),
             **{f"ref.{name}": pa.string() for name in attributes},
             **{name: kind for m in meta.measures for name, kind in ((m, pa.float64()), (f"{m}.at", TIME))},
+            **({f"{m}.status": pa.string() for m in meta.measures} if meta.measure_status else {}),
             **_WRITTEN,
         }
     )

@@ -48,7 +48,8 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
     folder = tmp_path_factory.mktemp("end_to_end") / "stage"
     options = ("--conf", f"spark.driver.extraJavaOptions={OPERATORS}")
     fleet = Fleet(13, FLEET)
-    with Testbed(folder, fleet, views=VIEWS, sections=SECTIONS, master="local[2]", submit_options=options) as running:
+    sections = {**SECTIONS, "reference": {"list_never": True}}
+    with Testbed(folder, fleet, views=VIEWS, sections=sections, master="local[2]", submit_options=options) as running:
         yield running
 
 
@@ -93,6 +94,7 @@ def assert_nothing_differs(testbed: Testbed) -> Verdict:
     assert verdict.mismatches == 0
     with testbed.redis.client() as client:
         assert contract.check(client, "tidemark") == []
+        assert client.zcount("tidemark:never", 1, "+inf") == 0, "every device of the reference has sent"
     # An empty comparison finds no difference either.
     assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0, verdict.compared
     return verdict
@@ -186,6 +188,7 @@ def test_every_value_is_that_of_the_oracle_after_redis_has_lost_it_and_after_an_
     wait_republished(testbed, 2)
     assert_nothing_differs(testbed)
     samples = testbed.metrics()
+    assert samples['tidemark_failures_total{part="never_sent"}'] == 0
     for kind in ("windows", "sessions", "devices"):
         assert samples[f'tidemark_republished_total{{kind="{kind}"}}'] > 0
     assert samples["tidemark_query_running"] == 1

@@ -31,8 +31,9 @@ from service.publication.policy import WritePolicy
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.attributes import Index
 from service.rejects import delivery
+from service.row_schemas import CHANGES
 from service.settings import Settings, View
-from state import blobs, trails
+from state import blobs, codec, trails
 from state import windows as windows_module
 from state.columns import array
 from state.rules import ENDLESS_MS
@@ -44,6 +45,7 @@ from tests.outputs import (
     device,
     micro_batch,
     reject,
+    row,
     session,
     settings,
     stats,
@@ -669,6 +671,25 @@ def test_what_a_silence_has_closed_up_to_does_not_go_back(target: Target) -> Non
     idle(target, T0 + MINUTE, 1)
     idle(target, T0 + 1, 1)
     assert target.read()["closed_by"] == "idle"
+
+
+def test_silence_changes_the_status_of_a_measure_alone_and_a_term_without_them_removes_it(target: Target) -> None:
+    def said(**statuses: str) -> pa.RecordBatch:
+        step = codec.unpack_changes(changes([], [device()])["payload"][0].as_py())
+        table = step.devices
+        for measure, status in statuses.items():
+            table = table.append_column(f"{measure}.status", pa.array([status], pa.string()))
+        return row(CHANGES, codec.pack_changes(replace(step, devices=table)))
+
+    idle = WritePolicy.idle()
+    target.write(1, said(temperature="online"))
+    assert target.read("device:d1")["temperature.status"] == "online"
+    assert Sink(target.settings, micro_batch(1), policy=idle).write([said(temperature="offline")]).written == 1
+    assert target.read("device:d1")["temperature.status"] == "offline"
+    assert Sink(target.settings, micro_batch(1), policy=idle).write([said(temperature="offline")]).unchanged == 1
+    assert contract.check(target.client, target.prefix) == []
+    target.write(2, said())
+    assert "temperature.status" not in target.read("device:d1")
 
 
 @pytest.mark.parametrize("state", ["open", "merged"])

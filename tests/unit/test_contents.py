@@ -11,7 +11,7 @@ from service.admission import column_values, device_limit, schema_store
 from service.aggregation import seen_keys
 from service.checkpoint import beginnings, contents, event_time, manifest, shape, skips, topic_log, view_versions
 from service.checkpoint.document import Document
-from service.daemon import starts
+from service.daemon import never_sent, starts
 from service.outlets import outbox, recomputed, silence
 from service.outlets.outlet import Position
 from service.recompute import job_log
@@ -39,6 +39,7 @@ NAMES = [
     "reference/current",
     "reference/0123456789ab.arrow",
     f"reference/{history.DOCUMENT.name}",
+    f"reference/{never_sent.DOCUMENT.name}",
     f"{schema_store.FOLDER}/{schema_store.INDEX}",
     f"{outbox.FOLDER}/{Position(1, 7, 0, 'ab', 0).name}",
     silence.NAME,

@@ -86,6 +86,16 @@ def test_the_fleet_is_counted_by_status_and_by_each_column(pages: TestClient, wo
     assert [row[0] for row in rows(get(pages, "/?status=skewed"), "Devices")] == [DEVICES[1]]
 
 
+def test_devices_that_have_never_sent_have_a_count_of_their_own_while_there_are_any(
+    pages: TestClient, world: World
+) -> None:
+    world.become(DEVICES[2], "never")
+    wait(lambda: tiles(get(pages, "/")) == [120, 119, 0, 0, 1, 0], "the counts follow the feed")
+    assert [row[0] for row in rows(get(pages, "/?status=never"), "Devices")] == [DEVICES[2]]
+    world.become(DEVICES[2], "online")
+    wait(lambda: tiles(get(pages, "/")) == [120, 120, 0, 0, 0], "the count is gone")
+
+
 def test_a_device_counts_under_its_new_facts_when_the_reference_was_replaced(pages: TestClient, world: World) -> None:
     world.become(DEVICES[0], "online", reference="5c0ffee5", **{"ref.site": "oslo"})
     wait(lambda: ["oslo"] in [row[:1] for row in rows(get(pages, "/?by=site"), "Devices by site")], "the new site")

@@ -100,7 +100,7 @@ def test_devices_are_chosen_by_status_and_attributes_and_come_in_an_order(client
     assert len(ids(limit=4)) == 4
     assert ids(limit=0) == ids(sort="id", limit=0) == []
     for choice, part in (
-        ({"status": "away"}, "one of online, quiet, offline"),
+        ({"status": "away"}, "one of online, quiet, offline, never"),
         ({"where": {"site": 5}}, "where['site']"),
         ({"limit": 1.5}, "limit = 1.5"),
         ({"sort": 7}, "sort = 7"),

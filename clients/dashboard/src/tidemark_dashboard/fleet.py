@@ -19,7 +19,7 @@ from tidemark_client.names import Names
 from tidemark_client.steps import Query, Steps
 from tidemark_dashboard.health import now_ms
 
-STATUSES = ("online", "quiet", "offline")
+STATUSES = ("online", "quiet", "offline", "never")
 SKEWED = "skewed"
 AT_ONCE = 500
 """Devices in one round trip."""
@@ -64,11 +64,12 @@ class Counts:
     online: int = 0
     quiet: int = 0
     offline: int = 0
+    never: int = 0
     skewed: int = 0
 
     @property
     def all(self) -> int:
-        return self.online + self.quiet + self.offline
+        return self.online + self.quiet + self.offline + self.never
 
     def add(self, standing: Standing, change: int) -> None:
         if standing.status in STATUSES:

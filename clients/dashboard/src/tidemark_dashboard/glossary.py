@@ -4,6 +4,7 @@ GLOSSARY = {
     "online": "The device has an open session: it sent readings recently.",
     "quiet": "The device has an open session, but its last reading is older than the interval that the reference expects.",
     "offline": "The device has no open session.",
+    "never": "The device is in the reference, and has never sent a reading.",
     "clock ahead": "The device sent several readings with times in the future. Such readings are rejected.",
     "last reading": "The time in the device's newest admitted reading.",
     "window": "A stretch of time; its readings are counted and averaged together.",

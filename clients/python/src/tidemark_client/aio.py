@@ -27,7 +27,7 @@ from tidemark_client.connection import (
     layout,
     positive,
 )
-from tidemark_client.devices import DevicePages, KeyPages
+from tidemark_client.devices import DevicePages, KeyPages, NeverPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
@@ -142,21 +142,24 @@ class AsyncClient:
     ) -> AsyncIterator[Device]:
         choice, given = Choice(status, where or {}, sort, limit), 0
         if choice.is_bounded:
-            found = [device async for devices in self.device_pages(page) for device in devices]
+            found = [device async for devices in self._pages(page, status) for device in devices]
             for device in choice.first(found):
                 yield device
             return
-        async for devices in self.device_pages(page):
+        async for devices in self._pages(page, status):
             for device in filter(choice.accepts, devices):
                 if limit is not None and given >= limit:
                     return
                 given += 1
                 yield device
 
-    async def device_pages(self, page: int = 500) -> AsyncIterator[list[Device]]:
-        pages = DevicePages(positive("page", page))
+    async def _pages(self, page: int, status: str | None) -> AsyncIterator[list[Device]]:
+        pages = NeverPages(positive("page", page)) if status == "never" else DevicePages(positive("page", page))
         while (found := await self.ask(pages.next())) is not None:
             yield found
+
+    def device_pages(self, page: int = 500) -> AsyncIterator[list[Device]]:
+        return self._pages(page, None)
 
     async def session(self, device_id: str, start: Time | None = None) -> Session | None:
         return await self.ask(queries.session(device_id, start))

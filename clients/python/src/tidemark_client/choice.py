@@ -11,7 +11,7 @@ from tidemark_client import arguments
 from tidemark_client.errors import ArgumentError
 from tidemark_client.values import Device
 
-STATUSES = ("online", "quiet", "offline")
+STATUSES = ("online", "quiet", "offline", "never")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tidemark_client.connection import (
     layout,
     positive,
 )
-from tidemark_client.devices import DevicePages, KeyPages
+from tidemark_client.devices import DevicePages, KeyPages, NeverPages
 from tidemark_client.errors import ClosedError, UnavailableError
 from tidemark_client.names import KeyOf, Place
 from tidemark_client.queries import Snapshot
@@ -190,25 +190,29 @@ class Client:
         Without `sort` they come in no order, a page at a time, and a device may come twice. With `sort` ("id", "last_seen", an
         attribute or a measure, "-" before it for the largest first) each comes once, after all are read. Raises ArgumentError.
 
-        It walks over all keys of the Redis, or of the cluster (SCAN): where a view by device serves, `keys` costs less.
+        It walks over all keys of the Redis, or of the cluster (SCAN): where a view by device serves, `keys` costs less. With the
+        status "never" it reads only those devices.
         """
         choice, given = Choice(status, where or {}, sort, limit), 0
         if choice.is_bounded:
-            pages = self.device_pages(page)
+            pages = self._pages(page, status)
             yield from choice.first(device for devices in pages for device in devices)
             return
-        for devices in self.device_pages(page):
+        for devices in self._pages(page, status):
             for device in filter(choice.accepts, devices):
                 if limit is not None and given >= limit:
                     return
                 given += 1
                 yield device
 
-    def device_pages(self, page: int = 500) -> Iterator[list[Device]]:
-        """The devices of `devices`, a page at a time."""
-        pages = DevicePages(positive("page", page))
+    def _pages(self, page: int, status: str | None) -> Iterator[list[Device]]:
+        pages = NeverPages(positive("page", page)) if status == "never" else DevicePages(positive("page", page))
         while (found := self.ask(pages.next())) is not None:
             yield found
+
+    def device_pages(self, page: int = 500) -> Iterator[list[Device]]:
+        """The devices of `devices`, a page at a time."""
+        return self._pages(page, None)
 
     def session(self, device_id: str, start: Time | None = None) -> Session | None:
         """A device's session that starts then, or its open one; None where there is none."""

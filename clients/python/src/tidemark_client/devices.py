@@ -1,4 +1,4 @@
-"""All devices, and all keys of a view, page by page. There is no list of devices: that is a walk over all keys of Redis."""
+"""All devices, and all keys of a view, page by page. There is no list of all devices: that is a walk over all keys of Redis."""
 
 from __future__ import annotations
 
@@ -67,6 +67,32 @@ class DevicePages:
 
 def _owners(names: Names, shards: set[int]) -> Owners:
     return Owners(tuple(names.shard(number).meta for number in sorted(shards)))
+
+
+class NeverPages:
+    """A walk over the devices of the reference that have never sent a reading, shard by shard; one may come twice."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._shard, self._cursor = 0, 0
+
+    def next(self) -> Query[list[Device] | None]:
+        """The next page, None after the last one."""
+        return Query(self._next)
+
+    def _next(self, names: Names) -> Steps[list[Device] | None]:
+        if (self._shard, self._cursor) == (0, 0):
+            yield from check(names)
+        while self._shard < names.shards:
+            [(cursor, rows)] = yield [("ZSCAN", names.shard(self._shard).never, self._cursor, "COUNT", self._size)]
+            self._cursor = int(cursor)
+            if self._cursor == 0:
+                self._shard += 1
+            answers = yield from together(device(str(member)) for member, _ in rows).steps(names)
+            page = [each for each in answers if each is not None and each.status == "never"]
+            if page:
+                return page
+        return None
 
 
 class KeyPages:

@@ -81,6 +81,10 @@ class Names:
     def skewed(self) -> str:
         return f"{self.prefix}:skewed"
 
+    @property
+    def never(self) -> str:
+        return f"{self.prefix}:never"
+
     def keys(self, view: str) -> str:
         return f"{self.prefix}:keys:{view}"
 

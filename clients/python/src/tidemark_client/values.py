@@ -144,6 +144,8 @@ class Meta:
     shards: int = 1
     tzdata: str = ""
     """The version of the time zones' rules that windows of days and months follow, such as 2026f; "" without such windows."""
+    measure_status: bool = False
+    """Whether each measure of a device has a status of its own."""
 
     @staticmethod
     def of(text: str, key: str) -> Meta:
@@ -159,7 +161,8 @@ class Meta:
                 }
                 shards = range(1, document.get("shards", 1) + 1)[-1]  # raises unless it is a whole number from 1
                 tzdata = str(document.get("tzdata", ""))
-                return Meta(tuple(document["measures"]), views, gap_ms, longest_ms, retain_ms, shards, tzdata)
+                measures, by_measure = tuple(document["measures"]), bool(sessions.get("measure_status"))
+                return Meta(measures, views, gap_ms, longest_ms, retain_ms, shards, tzdata, by_measure)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             msg = f"{key} is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
             raise ContractError(msg) from error
@@ -375,10 +378,15 @@ def _summary(name: str, fields: Fields) -> Summary:
 
 @dataclass(frozen=True)
 class Reading:
-    """A measure's newest value, and its time."""
+    """A measure's newest value, and its time.
+
+    `status` is the measure's own: "online", "quiet" or "offline"; None where the service does not say it
+    (sessions.measure_status).
+    """
 
     value: float
     at: int
+    status: str | None = None
 
     @property
     def time(self) -> datetime:
@@ -398,7 +406,10 @@ class Early:
 
 @dataclass(frozen=True)
 class Device:
-    """The current state of a device. `status` is "online", "quiet" or "offline"; `session` is the start of the open session."""
+    """The current state of a device. `session` is the start of the open session.
+
+    `status` is "online", "quiet", "offline", or "never": the device is in the reference and has never sent a reading.
+    """
 
     id: str
     status: str
@@ -427,7 +438,10 @@ class Device:
             session=_int(fields["session"] or None),
             reference=fields["reference"],
             attributes={name[len("ref.") :]: text for name, text in fields.items() if name.startswith("ref.")},
-            latest={name: Reading(float(fields[name]), int(fields[f"{name}.at"])) for name in names},
+            latest={
+                name: Reading(float(fields[name]), int(fields[f"{name}.at"]), fields.get(f"{name}.status"))
+                for name in names
+            },
             early=Early(*early) if early else None,
             skewed=fields.get("skewed") == "1",
             written=Written.of(fields),
