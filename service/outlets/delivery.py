@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service import clock, failpoint
-from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
+from service.errors import FencedError, OutletError, OutletLoginError, OutletRefusedError, TidemarkError
 from service.outlets import tables
 from service.outlets.outbox import Finals, Outbox, Stored
-from service.outlets.outlet import MOST_REFUSED, Entry, Outlet, Position, RefusedRowsError
+from service.outlets.outlet import MOST_REFUSED, Entry, Outlet, Position, RefusedRowsError, identity
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.threads import Thread
@@ -22,6 +22,8 @@ from state.finals import of_views
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
 _log = logging.getLogger(__name__)
+_logged_in: set[str] = set()
+"""Outlets that have accepted a login of this process, by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Delivery:
         """Whether batches no longer wait for the outlet, until it has all entries."""
         self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
         self._done, self._on_write, self._on_failure = done, on_write, on_failure
+        self._id = identity(options.name, settings)
         self._measures = tuple(settings.measures)
         self._pending: deque[Stored] = deque()
         self._changed = threading.Condition()
@@ -78,13 +81,18 @@ class Delivery:
         self._thread = Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
 
     def start(self) -> None:
-        """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet."""
+        """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet.
+
+        An outlet that has accepted a login of this process, and refuses this one, is away: its password is being replaced.
+        """
         try:
             self._outlet.check()
-        except OutletRefusedError:
-            raise
+            _logged_in.add(self._id)
         except OutletError as error:
-            if self.options.when_away == "wait":
+            is_refused = isinstance(error, OutletRefusedError)
+            if isinstance(error, OutletLoginError) and self._id in _logged_in:
+                is_refused = False
+            if is_refused or self.options.when_away == "wait":
                 raise
             _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
         self._thread.start()
