@@ -71,6 +71,10 @@ class Delivery:
         self._id = identity(options.name, settings)
         self._measures = tuple(settings.measures)
         self._pending: deque[Stored] = deque()
+        self._pending_bytes, self._pending_names = (
+            0,
+            set[str](),
+        )  # an outlet that is away for a day lacks 100,000 entries
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._reached: Position | None = None
@@ -108,24 +112,26 @@ class Delivery:
     def add(self, stored: Stored) -> None:
         """Have an entry written; returns at once. An entry of the same name is the same entry."""
         with self._changed:
-            if all(each.name != stored.name for each in self._pending):
+            if stored.name not in self._pending_names:
                 self._pending.append(stored)
+                self._pending_names.add(stored.name)
+                self._pending_bytes += stored.bytes
                 self._changed.notify_all()
 
     def lacks_at_most(self, limit: int, within_s: float) -> bool:
         """Wait until the outlet lacks at most so many bytes; whether that was so within the time. Raises FencedError."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._pending_bytes() <= limit or isinstance(self._error, FencedError), within_s
+                lambda: self._pending_bytes <= limit or isinstance(self._error, FencedError), within_s
             )
             if isinstance(self._error, FencedError):
                 raise self._error
-            return self._pending_bytes() <= limit
+            return self._pending_bytes <= limit
 
     def progress(self) -> Progress:
         """Return how far the outlet is; any thread may ask."""
         with self._changed:
-            size = self._pending_bytes()
+            size = self._pending_bytes
             oldest_ms = self._pending[0].at_ms if self._pending else None
             error = str(self._error) if self._error is not None else ""
             pending, kind = len(self._pending), self.options.kind
@@ -139,9 +145,6 @@ class Delivery:
         name = self.options.name
         what = f"The outlet {name} lacks {progress.pending} batches: {progress.error or 'it does not answer in time'}"
         return OutletError(what, remedy="The batch is tried again: docs/outlets.md#an-outlet-is-away")
-
-    def _pending_bytes(self) -> int:
-        return sum(stored.bytes for stored in self._pending)
 
     def _serve(self) -> None:
         again_s = FIRST_AGAIN_S
@@ -235,6 +238,8 @@ class Delivery:
     def _succeed(self, stored: Stored) -> None:
         with self._changed:
             self._pending.popleft()
+            self._pending_names.discard(stored.name)
+            self._pending_bytes -= stored.bytes
             was_away, self._error, self._failed_ms = self._error is not None, None, None
             if not self._pending:
                 self.is_behind = False
