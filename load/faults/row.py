@@ -37,6 +37,7 @@ ORDER = (
     "outlets",
     "pipelines",
     "secrets",
+    "year",
     "soak",
     "batches",
     "causes",

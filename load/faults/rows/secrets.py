@@ -326,8 +326,8 @@ def _registry(run: Run, world: _World) -> float:
     world.registry.register(_SUBJECT, json.loads((SCHEMAS / "2.avsc").read_text()))
     began = time.monotonic()
     run.load(options=["--evolved", "0.5"])
-    asked = "/schemas/ids/2"
-    run.wait(lambda: asked in world.registry.requests, STARTS_S, "the service to ask for the new schema")
+    asked = {"/schemas/ids/2", f"/subjects/{_SUBJECT}/versions/2"}
+    run.wait(lambda: asked & {*world.registry.requests}, STARTS_S, "the service to ask for the new schema")
     run.steady()  # the oracle decides whether its records were admitted
     return round(time.monotonic() - began, 1)
 
