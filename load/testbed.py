@@ -57,7 +57,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
 
 
 class Testbed:
-    """Broker, Redis, reference and service in `folder`, which is emptied first.
+    """Broker, Redis, reference and service in `folder`, which is emptied first. With `keep` they go on with what is there.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
     `cluster`, by deploy/submit, or on another `supervisor`; `master` is ignored then. `redis` are settings of redis.conf. With
@@ -83,13 +83,15 @@ class Testbed:
         authority: Authority | None = None,
         cluster_shards: int = 0,
         sentinels: bool = False,
+        keep: bool = False,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
         self.master = master
         self.submit_options = tuple(submit_options)
         self._topic_config = dict(topic_config)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._keep = keep
+        shutil.rmtree(self.folder / "tmp" if keep else self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
         self.broker = Broker(self.folder, authority=authority)
         server = RedisCluster if cluster_shards else Sentinels if sentinels else Redis
@@ -145,9 +147,12 @@ class Testbed:
         try:
             self.broker.start()
             self._redis.start()
+            known = self.broker.admin.list_topics(timeout=30).topics if self._keep else {}
             for topic in self.topics:
-                self.broker.create_topic(topic, PARTITIONS, self._topic_config)
-            write_reference_sqlite(self.folder / "reference.db", self.fleet)
+                if topic not in known:
+                    self.broker.create_topic(topic, PARTITIONS, self._topic_config)
+            if not (self.folder / "reference.db").exists():
+                write_reference_sqlite(self.folder / "reference.db", self.fleet)
             self.config.write_text(to_toml(self.settings), encoding="utf-8")
         except BaseException:
             self.close()

@@ -2,15 +2,19 @@
 
     TidemarkError
     |-- SettingsError        2   the settings file, the environment, or a value in them
+    |   `-- SecretFileError      a file of a password or a certificate cannot be read, or does not fit the others
     |-- SchemaError          3   a schema, an expectations file, or a type that does not fit the settings
     |   `-- RegistryError        the schema registry does not answer, and what is needed at the start is not stored
     |-- ReferenceDataError   4   the reference data: unreachable at the start, or refused by its expectations
     |   `-- ReferenceTooOldError   while running: there has been no good snapshot for longer than max_age
     |-- SourceError          5   Kafka: unreachable, or not acknowledging rejects
     |   |-- SourceRefusedError   Kafka answers, and will not: no such topic, no right to it
+    |   |   |-- SourceLoginError     the broker or the token endpoint refuses the password
+    |   |   `-- SourceTrustError     a certificate is refused
     |   `-- DataLossError        records were deleted before they were read
     |-- SinkError            6   Redis: unreachable, read-only, out of memory
-    |   `-- SinkRefusedError     Redis answers, and will not: password, ACL, a key of another type, no Lua
+    |   `-- SinkRefusedError     Redis answers, and will not: ACL, a key of another type, no Lua
+    |       `-- SinkLoginError       Redis refuses the password
     |-- FencedError          7   another writer holds a newer epoch, or the lease
     |-- CheckpointError      8   the checkpoint does not fit this version or these settings, or is damaged
     |-- QueryError           9   the streaming query failed for a reason that is none of the above
@@ -21,10 +25,11 @@
     |-- UnreadableRecordError  11   records that no process can read, and that an operator has to skip
     |-- OutletError         12   an outlet: unreachable, full, or too slow
     |   `-- OutletRefusedError   the outlet answers, and will not: a right, a table or schema that does not fit
+    |       `-- OutletLoginError     the outlet refuses the password
     `-- QuestionError       13   a question in SQL that cannot be answered
 
-`failure.transient` names those that may pass by themselves. A message says what happened, where
-(topic[partition]@offset, batch, file), which limit was reached and what to do.
+`failure.transient` names those that may pass by themselves, and `failure.renewable` those that a new secret in a file ends.
+A message says what happened, where (topic[partition]@offset, batch, file), which limit was reached and what to do.
 """
 
 
@@ -45,6 +50,10 @@ class SettingsError(TidemarkError):
 
     code = "SETTINGS"
     status = 2
+
+
+class SecretFileError(SettingsError):
+    """The file of a password or a certificate cannot be used; it may be about to be replaced."""
 
 
 class SchemaError(TidemarkError):
@@ -86,6 +95,14 @@ class SourceRefusedError(SourceError):
     code = "SOURCE_REFUSED"
 
 
+class SourceLoginError(SourceRefusedError):
+    """Kafka, or the token endpoint, refuses the password."""
+
+
+class SourceTrustError(SourceRefusedError):
+    """Kafka's certificate or the service's own is refused."""
+
+
 class DataLossError(SourceError):
     """Kafka has deleted records that the query has not read."""
 
@@ -103,6 +120,10 @@ class SinkRefusedError(SinkError):
     """Redis refuses the connection or the command: waiting does not help."""
 
     code = "SINK_REFUSED"
+
+
+class SinkLoginError(SinkRefusedError):
+    """Redis refuses the password."""
 
 
 class FencedError(TidemarkError):
@@ -169,6 +190,10 @@ class OutletRefusedError(OutletError):
     """An outlet refuses the connection or the values: waiting does not help."""
 
     code = "OUTLET_REFUSED"
+
+
+class OutletLoginError(OutletRefusedError):
+    """An outlet refuses the password."""
 
 
 class QuestionError(TidemarkError):

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -69,6 +70,42 @@ def secrets_of(settings: "Settings") -> list[str]:
     return sorted((each for each in found if len(each) >= _SHORTEST), key=lambda each: (-len(each), each))
 
 
+class Secrets:
+    """The secrets of settings, also those that have come into a password's file since: `current` looks at the files.
+
+    A former secret stays, because an error or a page may still have it.
+    """
+
+    def __init__(self, *several: "Settings") -> None:
+        self._several = several
+        self._files = [file for settings in several for file in _password_files(settings)]
+        self._seen: tuple[object, ...] | None = None
+        self._secrets: list[str] = []
+
+    def current(self) -> Sequence[str]:
+        """Return the secrets, the longest first."""
+        now = tuple(_state(file) for file in self._files)
+        if now != self._seen:
+            found = {*self._secrets, *(secret for settings in self._several for secret in secrets_of(settings))}
+            self._secrets, self._seen = sorted(found, key=lambda each: (-len(each), each)), now
+        return self._secrets
+
+
+def _password_files(settings: "Settings") -> Iterator[Path]:
+    for section in _sections(settings):
+        for name, value in getattr(section, "__dict__", {}).items():
+            if name.endswith("password_file") and value is not None:
+                yield value
+
+
+def _state(file: Path) -> tuple[int, ...]:
+    try:
+        state = file.stat()
+    except OSError:
+        return ()
+    return state.st_ino, state.st_mtime_ns, state.st_size
+
+
 def redacted(text: str, secrets: Sequence[str]) -> str:
     """Return a text with *** in the place of each secret, and of what is one by its form: a login or a signature in a URL, the
     headers for logins and cookies, a signed token, a private key.
@@ -116,11 +153,15 @@ def _masked_option(option: re.Match[str]) -> str:
     return f"{option[1]}{option[2]}{MASK}" if is_option else option[0]
 
 
+def _sections(settings: "Settings") -> Iterator[object]:
+    for _, value in settings:
+        yield from value if isinstance(value, tuple) else (value,)
+
+
 def _secrets(settings: "Settings") -> Iterator[str]:
     from service.settings.section import read_secret  # noqa: PLC0415 - a command without settings needs no pydantic
 
-    sections = (each for _, value in settings for each in (value if isinstance(value, tuple) else (value,)))
-    for section in sections:
+    for section in _sections(settings):
         for name, value in getattr(section, "__dict__", {}).items():
             if hasattr(value, "get_secret_value"):
                 yield from _passwords(value.get_secret_value())
@@ -132,7 +173,7 @@ def _secrets(settings: "Settings") -> Iterator[str]:
                 yield from _of_option(name, value)
             elif isinstance(value, str) and ":" in value:
                 yield from _of_address(value)
-            elif name == "password_file" and value is not None:
+            elif name.endswith("password_file") and value is not None:
                 try:
                     yield from _passwords(read_secret(value))
                 except OSError:

@@ -27,9 +27,10 @@ from load.fleet.options import seconds_of
 from load.report import print_error
 from load.servers.machine import check_machine
 from load.testbed import ROOT
-from service.errors import TidemarkError
+from service.errors import SetupError, TidemarkError
 
 SHOWN = 10
+IN_PARTS = {"soak", "batches"}
 PARTIAL = {"cause", "played"}
 """Rules that judge a part of a row."""
 
@@ -94,7 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--times", type=int, metavar="N", help="how often a row repeats its main fault")
     parser.add_argument("--for", dest="seconds", type=seconds_of, metavar="2h", help="how long a soak goes on")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied")
+    parser.add_argument(
+        "--folder", type=Path, help="where all files go (default: .build/faults/ID); it is emptied without --keep"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="a soak in parts: go on with what the last part has left, and leave it"
+    )
     parser.add_argument("--inputs", type=int, choices=(1, 2), help="the second one has arrays of JSON")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -104,7 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.inputs:
             chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
-        options["only"] = " ".join(args.only)
+        options |= {"only": " ".join(args.only), "keep": args.keep}
+        if args.keep and not all(each.setup.id in IN_PARTS for each in chosen):
+            what = "--keep: only the rows soak and batches can be played in parts"
+            raise SetupError(what, remedy="Leave --keep out")
         reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

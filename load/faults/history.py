@@ -2,7 +2,7 @@
 
 An entry is {"at": ms since the epoch, "what": ...} and its facts. What there is:
 
-    run       row, seed, short, rate, shards           once, first
+    run       row, seed, short, rate, shards           first; of a run in parts, once for each part
     load      phase begin | end, rate                  a generator
     fault     phase begin | end, name, ...             by the nemesis
     epoch     epoch                                    `<prefix>:epoch`, on change
@@ -34,15 +34,18 @@ Entry = dict[str, Any]
 
 
 class History:
-    """Appends to `path`; may be used from any thread. What was there before is gone. `hear` gets every entry, too."""
+    """Appends to `path`; may be used from any thread. `hear` gets every entry, too.
 
-    def __init__(self, path: Path, hear: Callable[[Entry], object] = lambda _: None) -> None:
+    What was there before is gone, unless `keep` is set.
+    """
+
+    def __init__(self, path: Path, hear: Callable[[Entry], object] = lambda _: None, *, keep: bool = False) -> None:
         self.path = path
         self._hear = hear
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         # A line at a time: what a killed runner leaves behind can be read.
-        self._file = path.open("w", encoding="utf-8", errors="surrogateescape", buffering=1)
+        self._file = path.open("a" if keep else "w", encoding="utf-8", errors="surrogateescape", buffering=1)
 
     def add(self, what: str, **facts: Any) -> None:
         """One entry, now."""

@@ -71,6 +71,7 @@ class Observer:
         *,
         pids: Callable[[], Iterable[int]],
         metrics: Callable[[], Mapping[str, float]],
+        keep: bool = False,
     ) -> None:
         self.progress: tuple[int, int] = (-1, -1)
         self.lag: int | None = None
@@ -91,7 +92,9 @@ class Observer:
         prefixes = contract.prefixes(settings.get("prefix", "tidemark"), settings.get("shards", 1))
         adds: list[Callable[..., None]] = [partial(history.add, shard=number) for number in range(len(prefixes))]
         adds = adds if len(adds) > 1 else [history.add]
-        self._shards = [Shard(each, len(adds), add, chance) for each, add in zip(prefixes, adds, strict=True)]
+        self._shards = [
+            Shard(each, len(adds), add, chance, keep=keep) for each, add in zip(prefixes, adds, strict=True)
+        ]
         self.closed: list[tuple[int, int, int]] = []
         # Asks for offsets only: it never joins its group.
         self._consumer = Consumer(

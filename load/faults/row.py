@@ -36,6 +36,8 @@ ORDER = (
     "backlog",
     "outlets",
     "pipelines",
+    "secrets",
+    "year",
     "soak",
     "batches",
     "causes",
@@ -99,10 +101,11 @@ def play(
     seconds: float | None = None,
     folder: Path | None = None,
     only: str = "",
+    keep: bool = False,
 ) -> tuple[Run, Figures]:
     """Play a row to its end; whatever breaks is a violation in the history."""
     setup = row.setup
-    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder, only=only)
+    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder, only=only, keep=keep)
     print(
         f"{setup.id}: {setup.title}; seed {seed}, {setup.rate:.0f} records a second, files in {run.folder}", flush=True
     )

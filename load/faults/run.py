@@ -16,7 +16,7 @@ import psutil
 from redis.exceptions import RedisClusterException, RedisError
 
 from load.demo import SECTIONS, VIEWS
-from load.faults.history import Entry, History
+from load.faults.history import Entry, History, read
 from load.faults.inputs import TRAFFIC, sections
 from load.faults.nemesis import Nemesis
 from load.faults.observer import Observer
@@ -111,8 +111,22 @@ def _summary(generator: Child, log: Path) -> dict[str, Any]:
     return summary
 
 
+def parts_of(path: Path, row: str, seed: int) -> tuple[float, ...]:
+    """Return the seconds of each part that a history has. Raises SetupError if it is of another row or another seed."""
+    spans: list[list[int]] = []
+    for entry in read(path) if path.exists() else ():
+        if entry["what"] == "run":
+            if (entry["row"], entry["seed"]) != (row, seed):
+                what = f"{path} is of the row {entry['row']} with the seed {entry['seed']}, not of {row} with {seed}"
+                raise SetupError(what, remedy="Name another folder, or the same row and seed")
+            spans.append([entry["at"], entry["at"]])
+        spans[-1][1] = entry["at"]
+    return tuple((end - begin) / 1000 for begin, end in spans)
+
+
 class Run:
-    """A row's run in `folder`, which is emptied. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
+    """A row's run in `folder`, which is emptied. With `keep` the run goes on with what a former part has left there, under one
+    history, and leaves everything for the next part. Use it in a `with` block, then `finish` it; see load/faults/__init__.py."""
 
     def __init__(
         self,
@@ -124,6 +138,7 @@ class Run:
         seconds: float | None = None,
         folder: Path | None = None,
         only: str = "",
+        keep: bool = False,
     ) -> None:
         """`only` chooses a part of a row that has parts."""
         self.setup, self.seed, self.short, self.only = setup, seed, short, only
@@ -140,7 +155,9 @@ class Run:
             evolved=0.3,
         )
         self.traffic = TRAFFIC[setup.inputs]
-        options = {"views": VIEWS, "master": "local[2]", **setup.testbed}
+        self.keep = keep
+        self.parts = parts_of(self.folder / "history.jsonl", setup.id, seed) if keep else ()
+        options = {"views": VIEWS, "master": "local[2]", "keep": keep, **setup.testbed}
         options["sections"] = sections(setup.testbed.get("sections", SECTIONS), setup.inputs)
         if setup.tls:
             options["authority"] = Authority(self.folder.absolute().with_name(f"{self.folder.name}-authority"))
@@ -152,9 +169,11 @@ class Run:
         self.shards = int(self.testbed.settings["redis"].get("shards", 1))
         self._recovers = Recovers()
         self._observed = Observed()
-        self.history = History(self.folder / "history.jsonl", self._heard)
+        self.history = History(self.folder / "history.jsonl", self._heard, keep=keep)
         self.nemesis = Nemesis(seed)
-        self.observer = Observer(self.testbed, self.history, seed, pids=self.pids, metrics=self.metrics)
+        self.observer = Observer(
+            self.testbed, self.history, seed, pids=self.pids, metrics=self.metrics, keep=bool(self.parts)
+        )
         self.sent = 0
         self.verdict: Verdict | None = None
         self.stale_refused = 0

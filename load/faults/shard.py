@@ -25,7 +25,10 @@ class Shard:
     closed windows, -1 for nothing.
     """
 
-    def __init__(self, prefix: str, shards: int, add: Callable[..., None], chance: random.Random) -> None:
+    def __init__(
+        self, prefix: str, shards: int, add: Callable[..., None], chance: random.Random, *, keep: bool = False
+    ) -> None:
+        """With `keep`, the entries of the feed that are there at the first look have been seen by another one."""
         self.epoch = -1
         self.progress: Entry | None = None
         self.idle = -1
@@ -33,7 +36,7 @@ class Shard:
         self._changed, self._room = max(1, CHANGED // shards), max(1, WATCHED // shards)
         self._add = add
         self._random = chance
-        self._feed_at = "0-0"
+        self._feed_at = "" if keep else "0-0"
         self._watched: list[str] = []
         self._values: dict[str, dict[str, str]] = {}
         # What progress says of windows; and by key, what it said before the value was read last.
@@ -80,6 +83,9 @@ class Shard:
     def _look_at_feed(self, client: Any) -> list[str]:
         """The keys that changed since the last look; the feed's epochs and batches go to the history as spans."""
         changed: dict[str, None] = {}
+        if not self._feed_at:
+            newest = client.xrevrange(f"{self._prefix}:changes", count=1)
+            self._feed_at = newest[0][0] if newest else "0-0"
         while True:
             entries = client.xrange(f"{self._prefix}:changes", f"({self._feed_at}", "+", count=_FEED)
             if not entries:

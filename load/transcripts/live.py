@@ -55,6 +55,8 @@ from service.errors import SetupError
 WITHIN_S = 60.0
 STARTS_S = 120.0
 REPLAY = "replay"
+PROCESS_ZONE = "Australia/Lord_Howe"
+"""The service's own time zone, in which no value may depend: its clocks change by half an hour."""
 _FILLED = re.compile(r"windows of the past of (.*) are published")
 _CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
 
@@ -87,7 +89,7 @@ class Live:
             self._producer = Producer(
                 {"bootstrap.servers": self.testbed.broker.bootstrap, "acks": "all", "linger.ms": 1}
             )
-            self.testbed.start_service(self._clock.environment)
+            self._start()
         except BaseException:
             self.testbed.close()
             raise
@@ -98,6 +100,9 @@ class Live:
         del self._producer  # or it looks for the broker, and says so
         self.testbed.__exit__(*what)
 
+    def _start(self) -> None:
+        self.testbed.start_service({**self._clock.environment, "TZ": PROCESS_ZONE})
+
     def begin(self, transcript: Transcript) -> None:
         """Rejects are numbered from here."""
         self._pure.begin(transcript)
@@ -107,6 +112,11 @@ class Live:
         """Everything there is after the step, of all transcripts."""
         lag = len(step.unread)
         self._pure.step(transcript, step)
+        if step.restart:
+            self._read_on()
+            self.testbed.stop_service()
+            self._start()
+            self.testbed.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), STARTS_S, "a restart")
         if step.change:
             self._change(step.change)
         until_ms = self._pure.simulated_clock.now_ms

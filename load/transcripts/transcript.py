@@ -26,6 +26,7 @@
 
 A step is any of these, in this order:
 
+    restart  the service is stopped and started again; executors without a service do nothing
     change   the settings of views are changed, and the service has them
     add      records arrive and are read
     unread   records arrive, and nothing is read until the next step
@@ -159,6 +160,7 @@ class Step:
     replay: bool = False
     expect: Output = field(default_factory=dict)
     watermark: float | None = None
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,7 @@ def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript
 
 
 def _step(made: Transcript, step: dict[str, Any]) -> Step:
-    _known(step, "change", "add", "unread", "silent", "replay", "expect", "watermark")
+    _known(step, "restart", "change", "add", "unread", "silent", "replay", "expect", "watermark")
     if not step.keys() & {"change", "add", "unread", "silent", "replay"}:
         msg = f"nothing happens in the step {step}"
         raise ValueError(msg)
@@ -329,7 +331,8 @@ def _step(made: Transcript, step: dict[str, Any]) -> Step:
     expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
     silent_ms = round(step.get("silent", 0) * 1000)
     change, replay = step.get("change", {}), step.get("replay", False)
-    return Step(change, add, unread, silent_ms, replay, expect, step.get("watermark"))
+    is_restarted = bool(step.get("restart", False))
+    return Step(change, add, unread, silent_ms, replay, expect, step.get("watermark"), is_restarted)
 
 
 def _fields(item: str, value: Any) -> Fields:

@@ -25,6 +25,7 @@ KINDS = {name: each.kind for name, each in TRAITS.items() if each.kind is not No
 JSON_SCHEMA, PROTOBUF = KINDS["json-schema"], KINDS["protobuf"]
 _NAMES = {"AVRO": "Avro", JSON_SCHEMA: "JSON Schema", PROTOBUF: "Protobuf"}
 _NOT_FOUND = 404
+_NO_LOGIN = {401, 403}
 MAX_BYTES = 4 << 20
 """Of an answer of the registry. Confluent's keeps a schema as a record of Kafka, of 1 MiB by default."""
 MAX_REFERENCES = 500
@@ -160,8 +161,14 @@ class Client:
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - half a second of imports
 
         try:
-            if self._client is None:
-                self._client = connect(self._settings)
+            if self._client is not None:
+                try:
+                    return getattr(self._client, method)(*arguments, **options)
+                except SchemaRegistryError as error:
+                    if error.http_status_code not in _NO_LOGIN:
+                        raise
+                    self.close()  # the password may have been replaced since the client was made
+            self._client = connect(self._settings)
             return getattr(self._client, method)(*arguments, **options)
         except _TooLargeError as error:
             self.close()  # the rest of the answer is still on its way

@@ -8,13 +8,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from service import threads
 from service.printing import complete, printable
-from service.redaction import redacted, secrets_of
+from service.redaction import Secrets, redacted
 
 if TYPE_CHECKING:
     from service.errors import TidemarkError
@@ -35,7 +34,7 @@ def log(debug: bool, *several: "Settings") -> None:
     The settings, once they are loaded, give the form of the lines and the secrets to replace. Call it before the JVM starts.
     """
     form = several[0].service.log if several else "text"
-    secrets = [secret for settings in several for secret in secrets_of(settings)]
+    secrets = Secrets(*several)
     handler = logging.StreamHandler()
     handler.setFormatter(_Json(secrets) if form == "json" else _Text(secrets))
     # By the name of the logger, not by levels: Great Expectations gives its own loggers the level INFO.
@@ -67,13 +66,13 @@ def report(error: "TidemarkError") -> None:
 
 
 class _Text(logging.Formatter):
-    def __init__(self, secrets: Sequence[str]) -> None:
+    def __init__(self, secrets: Secrets) -> None:
         super().__init__("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
         self.converter = time.gmtime
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return redacted(complete(super().format(record), threads.pipeline()), self._secrets)
+        return redacted(complete(super().format(record), threads.pipeline()), self._secrets.current())
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         name = threads.pipeline()
@@ -85,7 +84,7 @@ class _Text(logging.Formatter):
 class _Json(logging.Formatter):
     """Each record as an object with time, level, logger, message and the fields of `extra={"fields": {...}}`."""
 
-    def __init__(self, secrets: Sequence[str]) -> None:
+    def __init__(self, secrets: Secrets) -> None:
         super().__init__()
         self._secrets = secrets
 
@@ -101,4 +100,4 @@ class _Json(logging.Formatter):
         return json.dumps({name: self._clean(value) for name, value in document.items()}, default=str)
 
     def _clean(self, value: Any) -> Any:
-        return redacted(value, self._secrets) if isinstance(value, str) else value
+        return redacted(value, self._secrets.current()) if isinstance(value, str) else value

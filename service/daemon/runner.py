@@ -59,7 +59,7 @@ class Runner:
         self.metrics, self.status = monitor.metrics, monitor.status
         self._parts: SessionParts | None = None
         self._stop = threading.Event()
-        self._backoff = Backoff(self.metrics, self.status, self._stop)
+        self._backoff = Backoff(settings, self.metrics, self.status, self._stop)
         self._lease = Lease(settings, owner.here())
         self._writes_lost = ""
 
@@ -100,6 +100,7 @@ class Runner:
                 self._backoff.wait(self._named(error), "lease")
                 continue
             if epoch is not None:
+                self._backoff.reached_redis()
                 self.metrics.ready("lease")
                 self.metrics.epoch.set(epoch)
                 self.status.term(epoch)
@@ -122,6 +123,7 @@ class Runner:
         return error
 
     def _on_wait(self, waiting: Waiting) -> None:
+        self._backoff.reached_redis()
         reason = f"{waiting.holder} holds the lease"
         if self.metrics.waiting("lease", reason, standby=True):
             _log.info("Standing by: %s. This process takes over when the lease expires or is released", reason)

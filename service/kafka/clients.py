@@ -15,7 +15,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from service.errors import SettingsError, SourceError, SourceRefusedError
+from service.errors import SecretFileError, SettingsError, SourceError, SourceLoginError, SourceTrustError
 from service.kafka.options import librdkafka
 from service.settings import Kafka
 
@@ -43,6 +43,8 @@ TOKENS = re.compile(r"OAUTHBEARER token|token endpoint response|retrieving token
 _OF_CLIENT = re.compile(
     r"invalid_(client|grant|scope|request)|unauthorized_client|unsupported_grant_type|response code 40[013]"
 )
+_OF_A_FILE = re.compile(r"ssl\.(ca|certificate|key)\.|[Pp]rivate key check failed|key values mismatch")
+"""What librdkafka says of files of TLS that it cannot use (2.16.0)."""
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 """The system's certificates on Debian, Fedora and SUSE. librdkafka's wheel only has Fedora's, for a token endpoint (2.16.0)."""
 _reasons: dict[str, list[KafkaError]] = {}
@@ -105,7 +107,7 @@ def text(error: Exception) -> str:
 def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceError:
     """Return the error for a request that Kafka did not answer, with the reason that the client of the request has.
 
-    A broker that refuses the login, or whose certificate is refused, is a SourceRefusedError: waiting does not help.
+    A broker that refuses the login is a SourceLoginError, and one whose certificate is refused a SourceTrustError.
     """
     if client is not None:
         client.poll(0)  # librdkafka calls back only here
@@ -118,11 +120,11 @@ def unreachable(kafka: Kafka, error: Exception, client: Any = None) -> SourceErr
     # A broker that goes away during a login is an error of the login, too: "SaslAuthenticateRequest failed: Local: ...".
     if reason is not None and reason.code() == KafkaError._AUTHENTICATION and ": Local: " not in said:
         what = f"Kafka at {kafka.bootstrap} refuses the login: {said}"
-        return SourceRefusedError(what, remedy="Check [kafka] user and password, and sasl.mechanism in [kafka.options]")
+        return SourceLoginError(what, remedy="Check [kafka] user and password, and sasl.mechanism in [kafka.options]")
     if reason is not None and reason.code() == KafkaError._SSL and _CERTIFICATE.search(said):
         what = f"Kafka at {kafka.bootstrap} and this client do not trust each other: {_verdict(kafka) or said}"
         remedy = "Check [kafka] ca_file, certificate and key, the brokers' certificates, and the clock of both machines"
-        return SourceRefusedError(what, remedy=remedy)
+        return SourceTrustError(what, remedy=remedy)
     if reason is None and _speaks_tls(kafka):
         what = (
             f"Kafka at {kafka.bootstrap} does not answer: it speaks TLS, and [kafka.options] security.protocol does not"
@@ -146,10 +148,10 @@ def without_token(kafka: Kafka, said: str) -> SourceError:
     what = f"The token endpoint {endpoint} gives no token: {said}"
     if _CERTIFICATE.search(said) or "trust anchors" in said:
         remedy = 'Name the PEM file of the endpoint\'s authority as "https.ca.location" in [kafka.options]'
-        return SourceRefusedError(what, remedy=remedy)
+        return SourceTrustError(what, remedy=remedy)
     if _OF_CLIENT.search(said):
         remedy = "Check [kafka] user and password, which are the client's id and its secret, and sasl.oauthbearer.scope"
-        return SourceRefusedError(what, remedy=remedy)
+        return SourceLoginError(what, remedy=remedy)
     return SourceError(what, remedy="Check that the endpoint answers, on this host and on those of the executors")
 
 
@@ -203,4 +205,6 @@ def _note(bootstrap: str, error: KafkaError) -> None:
 def _unusable(error: KafkaException) -> SettingsError:
     """Return the error for options that librdkafka refuses, which it does before it connects."""
     what = f"[kafka]: the client refuses its options: {text(error)}"
+    if _OF_A_FILE.search(what):  # also while a certificate is replaced and its key is not yet
+        return SecretFileError(what, remedy="Check that [kafka] ca_file, certificate and key are PEM files of one pair")
     return SettingsError(what, remedy="[kafka.options] takes the names of librdkafka's CONFIGURATION.md")

@@ -15,10 +15,11 @@ Every other option has one name in both libraries, or concerns one library only.
 does not have; librdkafka refuses them. What only one of the two can do is refused here, by its name, with what works instead.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.errors import SettingsError
+from service.errors import SecretFileError, SettingsError
 from service.settings import Kafka
 
 MECHANISM = "SCRAM-SHA-512"
@@ -57,6 +58,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
     "enable.sasl.oauthbearer.unsecure.jwt": ("tokens without a signature are not for both clients", "Use OIDC"),
 }
 """What is wrong with options of these names or beginnings, and what works instead."""
+_FILE = re.compile(r"(ssl\.(ca|certificate|key)|https\.ca)\.location")
 _NOT_BUILT = "confluent-kafka's wheel has no Kerberos"
 _MECHANISMS = {
     "GSSAPI": (f"Kerberos: {_NOT_BUILT}, so only Spark's client could log in", _INSTEAD),
@@ -113,6 +115,26 @@ def java(kafka: Kafka) -> dict[str, str]:
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         options["ssl.endpoint.identification.algorithm"] = ""
     return options
+
+
+def files(kafka: Kafka) -> tuple[Path, ...]:
+    """Return the files of the password and of the certificates. Each new client reads them again; a client that runs does not."""
+    named = [kafka.password_file, kafka.ca_file, kafka.certificate, kafka.key]
+    by_option = [Path(value) for name, value in kafka.options.items() if _FILE.fullmatch(name)]
+    return tuple(dict.fromkeys(path for path in [*named, *by_option] if path is not None))
+
+
+def stamp(kafka: Kafka) -> tuple[object, ...]:
+    """Return what changes when one of `files` is replaced, for a client that is kept: then the next one takes its place."""
+    return tuple(_state(path) for path in files(kafka))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    try:
+        state = path.stat()  # of the file behind a link, which Kubernetes replaces
+    except OSError:
+        return ()
+    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 def _of_keys(kafka: Kafka) -> dict[str, str]:
@@ -215,7 +237,7 @@ def _password(kafka: Kafka) -> str:
         return kafka.secret() or ""
     except OSError as error:
         what = f"{kafka.password_file}: Kafka's password cannot be read ({error.strerror})"
-        raise SettingsError(what, remedy="Name the file in [kafka] password_file") from error
+        raise SecretFileError(what, remedy="Name the file in [kafka] password_file") from error
 
 
 def _pem(settings: Mapping[str, str], option: str, key: str) -> str | None:
@@ -227,4 +249,4 @@ def _pem(settings: Mapping[str, str], option: str, key: str) -> str | None:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         what = f"kafka.{key}: {path} cannot be read ({error})"
-        raise SettingsError(what, remedy="Name a PEM file that this user may read") from error
+        raise SecretFileError(what, remedy="Name a PEM file that this user may read") from error

@@ -10,9 +10,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
-from service.errors import DataLossError, SourceError, SourceRefusedError
+from service.errors import DataLossError, SettingsError, SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S, unreachable
+from service.kafka.options import stamp
 from service.settings import Kafka
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
@@ -116,12 +117,17 @@ class IdCheck:
         self._kafka = kafka
         self._known = {} if kafka is None else {topic: known[topic] for topic in kafka.topics if known.get(topic)}
         self._client: AdminClient | None = None
+        self._stamp: tuple[object, ...] = ()
         self._answers: Mapping[str, Any] = {}
 
     def ask(self) -> None:
         """Send the request, when the batch has read its records; returns at once."""
         if self._kafka is not None and self._known:
-            self._client = self._client or clients.admin(self._kafka)
+            with suppress(SettingsError):  # a file is being replaced; the batch reads it again if it has to
+                if self._client is None or self._stamp != stamp(self._kafka):
+                    self._client, self._stamp = clients.admin(self._kafka), stamp(self._kafka)
+            if self._client is None:
+                return
             names = TopicCollection(list(self._known))
             self._answers = self._client.describe_topics(names, request_timeout=TIMEOUT_S)
 

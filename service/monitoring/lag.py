@@ -21,6 +21,7 @@ from service.errors import SettingsError
 from service.kafka import clients, starting
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import Headrooms, edges, headrooms
+from service.kafka.options import stamp
 from service.micro_batch import Offsets
 from service.settings import Kafka
 from service.threads import Thread
@@ -72,6 +73,7 @@ class Lag(Thread):
         # This consumer neither joins the group nor reads. The admin client can do the same, but sometimes crashes the process
         # when the group does not exist yet (confluent-kafka 2.16.0).
         self._consumer: Consumer | None = None
+        self._stamp: tuple[object, ...] = ()
 
     def committed(self, end: Offsets) -> None:
         """Note the end of a committed batch; returns at once. The group gets the offsets within two seconds."""
@@ -113,11 +115,10 @@ class Lag(Thread):
         while True:
             is_last = self._closing
             try:
-                if self._consumer is None:
-                    self._consumer = clients.consumer(self._kafka, small=True, uncommitted=True)
-                self._commit(self._consumer)
+                consumer = self._renewed()
+                self._commit(consumer)
                 if not is_last:
-                    self._show(self._consumer)
+                    self._show(consumer)
                 failing = False
             except (KafkaException, SettingsError) as error:
                 self._failed()
@@ -129,6 +130,16 @@ class Lag(Thread):
                     self._consumer.close()
                 return
             self._wake.wait(EVERY_S)
+
+    def _renewed(self) -> Consumer:
+        """Return the consumer; another one when a file of a password or of a certificate was replaced. Raises SettingsError."""
+        now = stamp(self._kafka)
+        if self._consumer is not None and now != self._stamp:
+            self._consumer.close()
+            self._consumer = None
+        if self._consumer is None:
+            self._consumer, self._stamp = clients.consumer(self._kafka, small=True, uncommitted=True), now
+        return self._consumer
 
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service import clock, failpoint
-from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
+from service.errors import FencedError, OutletError, OutletLoginError, OutletRefusedError, TidemarkError
 from service.outlets import tables
 from service.outlets.outbox import Finals, Outbox, Stored
-from service.outlets.outlet import MOST_REFUSED, Entry, Outlet, Position, RefusedRowsError
+from service.outlets.outlet import MOST_REFUSED, Entry, Outlet, Position, RefusedRowsError, identity
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.threads import Thread
@@ -22,6 +22,8 @@ from state.finals import of_views
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
 _log = logging.getLogger(__name__)
+_logged_in: set[str] = set()
+"""Outlets that have accepted a login of this process, by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,13 @@ class Delivery:
         """Whether batches no longer wait for the outlet, until it has all entries."""
         self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
         self._done, self._on_write, self._on_failure = done, on_write, on_failure
+        self._id = identity(options.name, settings)
         self._measures = tuple(settings.measures)
         self._pending: deque[Stored] = deque()
+        self._pending_bytes, self._pending_names = (
+            0,
+            set[str](),
+        )  # an outlet that is away for a day lacks 100,000 entries
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._reached: Position | None = None
@@ -78,13 +85,18 @@ class Delivery:
         self._thread = Thread(target=self._serve, name=f"tidemark-outlet-{options.name}", daemon=True)
 
     def start(self) -> None:
-        """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet."""
+        """Try the outlet, and start the thread. Raises OutletRefusedError; OutletError if batches have to wait for the outlet.
+
+        An outlet that has accepted a login of this process, and refuses this one, is away: its password is being replaced.
+        """
         try:
             self._outlet.check()
-        except OutletRefusedError:
-            raise
+            _logged_in.add(self._id)
         except OutletError as error:
-            if self.options.when_away == "wait":
+            is_refused = isinstance(error, OutletRefusedError)
+            if isinstance(error, OutletLoginError) and self._id in _logged_in:
+                is_refused = False
+            if is_refused or self.options.when_away == "wait":
                 raise
             _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
         self._thread.start()
@@ -100,24 +112,26 @@ class Delivery:
     def add(self, stored: Stored) -> None:
         """Have an entry written; returns at once. An entry of the same name is the same entry."""
         with self._changed:
-            if all(each.name != stored.name for each in self._pending):
+            if stored.name not in self._pending_names:
                 self._pending.append(stored)
+                self._pending_names.add(stored.name)
+                self._pending_bytes += stored.bytes
                 self._changed.notify_all()
 
     def lacks_at_most(self, limit: int, within_s: float) -> bool:
         """Wait until the outlet lacks at most so many bytes; whether that was so within the time. Raises FencedError."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._pending_bytes() <= limit or isinstance(self._error, FencedError), within_s
+                lambda: self._pending_bytes <= limit or isinstance(self._error, FencedError), within_s
             )
             if isinstance(self._error, FencedError):
                 raise self._error
-            return self._pending_bytes() <= limit
+            return self._pending_bytes <= limit
 
     def progress(self) -> Progress:
         """Return how far the outlet is; any thread may ask."""
         with self._changed:
-            size = self._pending_bytes()
+            size = self._pending_bytes
             oldest_ms = self._pending[0].at_ms if self._pending else None
             error = str(self._error) if self._error is not None else ""
             pending, kind = len(self._pending), self.options.kind
@@ -131,9 +145,6 @@ class Delivery:
         name = self.options.name
         what = f"The outlet {name} lacks {progress.pending} batches: {progress.error or 'it does not answer in time'}"
         return OutletError(what, remedy="The batch is tried again: docs/outlets.md#an-outlet-is-away")
-
-    def _pending_bytes(self) -> int:
-        return sum(stored.bytes for stored in self._pending)
 
     def _serve(self) -> None:
         again_s = FIRST_AGAIN_S
@@ -227,6 +238,8 @@ class Delivery:
     def _succeed(self, stored: Stored) -> None:
         with self._changed:
             self._pending.popleft()
+            self._pending_names.discard(stored.name)
+            self._pending_bytes -= stored.bytes
             was_away, self._error, self._failed_ms = self._error is not None, None, None
             if not self._pending:
                 self.is_behind = False

@@ -21,7 +21,7 @@ import pyarrow.csv
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
-from service.errors import OutletError, OutletRefusedError, TidemarkError
+from service.errors import OutletError, OutletLoginError, OutletRefusedError, TidemarkError
 from service.outlets import outlet, tables
 from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
 from service.settings import JdbcOutlet, Settings
@@ -32,6 +32,7 @@ POSITIONS = "tidemark_outlets"
 _TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", TIME: "timestamptz"}
 _REFUSALS = re.compile(r"28|3D|3F|42|0A|22|23|25006")
 """Classes of SQLSTATE for which waiting does not help: a login, a database, a right, a table, a type, a read-only server."""
+_OF_LOGIN = re.compile(r"28")
 _OF_A_ROW = re.compile(r"22|23|54|P0001")
 """Classes of SQLSTATE of rows: a value that does not fit, a constraint, a key longer than an index entry, a trigger's error."""
 _STAGING = "tidemark_staging"
@@ -181,7 +182,7 @@ class Jdbc:
             secret = options.secret()
         except OSError as error:
             what = f"{options.password_file}: the outlet's password cannot be read ({error.strerror})"
-            raise OutletRefusedError(what, remedy=f"Name the file in the outlet {options.name}") from error
+            raise OutletLoginError(what, remedy=f"Name the file in the outlet {options.name}") from error
         if secret is not None:
             values["password"] = secret
         for name, value in values.items():
@@ -278,9 +279,13 @@ class Jdbc:
         cause: Any = error.java_exception
         state = _state(error)
         message = " ".join(str(cause.getMessage() or cause.toString()).split())
-        secret = self._options.secret()
-        what = f"{self._place}: {message.replace(secret, '***') if secret else message}"
+        with suppress(OSError):  # the file may be about to be replaced
+            secret = self._options.secret()
+            message = message.replace(secret, "***") if secret else message
+        what = f"{self._place}: {message}"
         remedy = f"Check url, user, password and table of the outlet {self._options.name}, and that the server can be reached"
+        if _OF_LOGIN.match(state):
+            return OutletLoginError(what, remedy=remedy)
         return (OutletRefusedError if _REFUSALS.match(state) else OutletError)(what, remedy=remedy)
 
 

@@ -20,7 +20,17 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from service.admission import registry
-from service.errors import OutletError, OutletRefusedError, SchemaError, SourceError, SourceRefusedError
+from service.errors import (
+    OutletError,
+    OutletLoginError,
+    OutletRefusedError,
+    SchemaError,
+    SecretFileError,
+    SourceError,
+    SourceLoginError,
+    SourceRefusedError,
+    SourceTrustError,
+)
 from service.kafka import clients, scan, topics
 from service.kafka.clients import DELIVERY_S, TIMEOUT_S
 from service.outlets import outlet, tables
@@ -37,6 +47,7 @@ _REFUSALS = {
     KafkaError._AUTHENTICATION,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
+_OF_LOGIN = {KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}
 _WIRE = struct.Struct(">bI")
 _TYPES: Mapping[Any, Any] = {
     pa.string(): "string",
@@ -195,11 +206,14 @@ class Kafka:
         try:
             yield
         except KafkaException as error:
-            refused = error.args[0].code() in _REFUSALS
+            code = error.args[0].code()
+            refusal = OutletLoginError if code in _OF_LOGIN else OutletRefusedError
             what = f"{self._place}: {clients.text(error)}"
-            raise (OutletRefusedError if refused else OutletError)(what, remedy=remedy) from error
-        except (SourceError, SchemaError) as error:
+            raise (refusal if code in _REFUSALS else OutletError)(what, remedy=remedy) from error
+        except (SourceError, SchemaError, SecretFileError) as error:
             family = OutletRefusedError if isinstance(error, SourceRefusedError) else OutletError
+            if isinstance(error, SourceLoginError | SourceTrustError | SecretFileError):
+                family = OutletLoginError
             what = f"{self._place}: {error.what}"
             raise family(what, remedy=error.remedy or remedy) from error
         except OutletError:

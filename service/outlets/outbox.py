@@ -138,6 +138,7 @@ class Outbox:
 
     def __init__(self, files: Files | Local) -> None:
         self.files = files
+        self._refused: dict[str, dict[str, int]] = {}  # rows that are set aside, by outlet and file, which is read once
         self._first_ms: dict[tuple[int, int], int] = {}  # by (batch, part), of entries that come again
 
     def store(self, position: Position, payloads: Sequence[bytes], closed_by: str, scope: Scope) -> Stored:
@@ -169,7 +170,9 @@ class Outbox:
 
     def set_aside(self, outlet: str, position: Position, rows: pa.Table, reasons: Sequence[str]) -> str:
         """Store rows of an entry that an outlet refuses, and return where. The same entry replaces its file."""
-        name = f"{FOLDER}/refused-{outlet}-{position.name}"
+        file = f"refused-{outlet}-{position.name}"
+        self._refused.get(outlet, {}).pop(file, None)
+        name = f"{FOLDER}/{file}"
         lines = [
             json.dumps({"refused": reason, **row}, default=str, ensure_ascii=False)
             for reason, row in zip(reasons, rows.to_pylist(), strict=True)
@@ -179,9 +182,15 @@ class Outbox:
 
     def refused(self, outlet: str) -> int:
         """Return the number of rows that are set aside for an outlet."""
-        files = self.files
-        names = [name for name in files.names(FOLDER) if name.startswith(f"refused-{outlet}-")]
-        return sum(document.content(self.files, f"{FOLDER}/{name}").count(b"\n") for name in names)
+        beginning = f"refused-{outlet}-"
+        names = [name for name in self.files.names(FOLDER) if name.startswith(beginning)]
+        known = self._refused.get(outlet, {})
+        rows = {
+            name: known[name] if name in known else document.content(self.files, f"{FOLDER}/{name}").count(b"\n")
+            for name in names
+        }
+        self._refused[outlet] = rows
+        return sum(rows.values())
 
     def read(self, name: str) -> tuple[list[bytes], Views]:
         """Return the payloads and views of an entry that was written under a name."""

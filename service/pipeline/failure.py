@@ -11,6 +11,9 @@ process with the status of its family.
                WorkerLostError     an executor or a Python worker is gone
                OutletError         an outlet is away, and the batch has to wait for it
                InjectedError       a test's failpoint
+    renewable  SecretFileError, SourceLoginError, SourceTrustError, SinkLoginError, OutletLoginError
+                                   permanent, unless the secret is in a file and an earlier login was accepted:
+                                   the next attempt reads the file again
     permanent  SettingsError, SchemaError, ReferenceDataError, ReferenceTooOldError, FencedError, CheckpointError, SetupError
                UnreadableRecordError                                   an operator has to decide
                SourceRefusedError, DataLossError, SinkRefusedError, OutletRefusedError
@@ -43,19 +46,25 @@ from service.errors import (
     DataLossError,
     FencedError,
     OutletError,
+    OutletLoginError,
     OutletRefusedError,
     QueryError,
     RegistryError,
+    SecretFileError,
     SetupError,
     SinkError,
+    SinkLoginError,
     SinkRefusedError,
     SourceError,
+    SourceLoginError,
     SourceRefusedError,
+    SourceTrustError,
     TidemarkError,
     WorkerLostError,
 )
 from service.failpoint import InjectedError
 from service.kafka.clients import TOKENS, without_token
+from service.kafka.options import files
 from service.reference.database import UnreadableError
 from service.settings import Settings
 from service.spark.files import FULL, MAKE_LOADABLE, MAKE_ROOM, NOT_LOADED, local
@@ -152,12 +161,12 @@ _DIRECT = (
         re.compile(r"OffsetOutOfRange|^\[KAFKA_DATA_LOSS|Some data may have been lost"),
     ),
     _Rule(
-        SourceRefusedError,
+        SourceLoginError,
         "Check [kafka] user and password_file",
         re.compile(r"SaslAuthenticationException|UnsupportedSaslMechanismException"),
     ),
     _Rule(
-        SourceRefusedError,
+        SourceTrustError,
         "Check [kafka] ca_file, certificate and key, and this machine's clock",
         re.compile(r"SslAuthenticationException"),
     ),
@@ -240,9 +249,31 @@ def transient(error: TidemarkError) -> bool:
     return isinstance(error, _TRANSIENT) and not isinstance(error, _PERMANENT)
 
 
+LOGINS = (SecretFileError, SourceLoginError, SourceTrustError, SinkLoginError, OutletLoginError)
+
+
+def renewable(error: TidemarkError, settings: Settings) -> bool:
+    """Whether another secret in a file can end the failure: the next attempt reads the file again.
+
+    A secret of the environment or of the settings file needs a new process.
+    """
+    match error:
+        case SecretFileError():
+            return True
+        case SourceLoginError():
+            return settings.kafka.password_file is not None
+        case SourceTrustError():
+            return bool(set(files(settings.kafka)) - {settings.kafka.password_file})
+        case SinkLoginError():
+            return settings.redis.password_file is not None
+        case OutletLoginError():
+            return any(each.password_file is not None for each in settings.outlets)
+    return False
+
+
 PLANNED = (NewSchemaError, ReadAnewError, ViewsChangedError)
 """What ends a query because it has to begin again with something else: a schema, skips, views. It is no failure."""
-CODES = tuple(dict.fromkeys(family.code for family in _TRANSIENT))
+CODES = tuple(dict.fromkeys(family.code for family in (*_TRANSIENT, *LOGINS)))
 """The codes under which restarts of the query are counted; subclasses of these families may have other codes."""
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from service import failpoint
+from service import clock, failpoint
 from service.admission.readings import REASONS
 from service.aggregation.sessions import longest_gap_ms
 from service.errors import SettingsError
@@ -29,7 +29,7 @@ from service.recompute import archive, decisions, engine, job, late
 from service.recompute.archive import Archive, Place
 from service.recompute.engine import Chosen, Span
 from service.recompute.job import Job, Report, Say, Watch
-from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions
+from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions, prune
 from service.recompute.sources import KafkaRecords, Part, Reach, Records
 from service.rejects import former
 from service.rejects.fence import Fence
@@ -99,7 +99,10 @@ class _Backfill:
         """Do steps 2 to 5."""
         watermark_ms = self._job.sink.micro_batch.watermark_ms
         kinds = (WINDOWS, SESSIONS) if has_sessions else (WINDOWS,)
-        log = Log.load(self._job.outbox.files, span, self._identity(kinds), self._job.number)
+        files = self._job.outbox.files
+        log = Log.load(files, span, self._identity(kinds), self._job.number)
+        if not self._job.is_dry:
+            prune(files, clock.now_ms(), log.key)
         if watermark_ms < span[1]:
             self._say(f"what ends after {format_time(watermark_ms)} is open, and the service writes it")
         for number, kind in enumerate(kinds):

@@ -21,10 +21,13 @@ from service import failpoint
 from service.errors import CheckpointError
 from service.outlets import recomputed
 from service.outlets.outbox import Outbox, Views
+from service.rejects.fence import RANDOM_BITS
 from service.spark.files import RESTORE, Files, Local, unusable
 
 FOLDER = "backfill"
 WINDOWS, SESSIONS = "windows", "sessions"
+KEPT_MS = 30 * 86_400_000
+"""How long a backfill that was cut off can go on where it was."""
 Sessions = Mapping[str, tuple[int, int]]
 """A session by its device: start and last reading, in ms."""
 
@@ -117,3 +120,24 @@ class Log:
             with suppress(FileNotFoundError):  # the earlier run has moved it
                 self.files.move(self._entry(number), recomputed.name(self.run, number))
         self.ready = ()
+
+
+def prune(files: Files | Local, now_ms: int, own: str = "") -> None:
+    """Remove what backfills have left that were cut off more than KEPT_MS ago, except that with the key `own`.
+
+    The outlets get the entries that are ready.
+
+    Raises CheckpointError, or SetupError for a full disk.
+    """
+    for name in files.names(FOLDER):
+        if not name.endswith(".json") or name == f"{own}.json":
+            continue
+        try:
+            found = json.loads(files.read(f"{FOLDER}/{name}"))
+            run, ready = int(found["run"]), tuple(found["ready"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # its own command names it
+        if run >> RANDOM_BITS < now_ms - KEPT_MS:
+            log = Log(files, name.removesuffix(".json"), run, {}, ready=ready)
+            log._move()
+            log.end()

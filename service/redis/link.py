@@ -8,6 +8,7 @@
     the epoch in Redis is missing or older (EPOCHLOST)          EpochLostError, at once
     progress in Redis is missing or older (WRITESLOST)          WritesLostError, at once
     a correction may not write now (REFUSED)                    SinkError, at once
+    the password is wrong (WRONGPASS, NOAUTH)                   SinkLoginError, at once
     any other error reply                                       SinkRefusedError, at once
 
 A call without a reply is made again, and every later call after it, in order: the script must allow repeats.
@@ -36,7 +37,7 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 
 from service import clock, settings
-from service.errors import FencedError, SinkError, SinkRefusedError
+from service.errors import FencedError, SinkError, SinkLoginError, SinkRefusedError
 from service.micro_batch import Offsets, parse_offsets
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
@@ -228,6 +229,8 @@ def _sink_error(error: Exception, place: Place, retries: int, spent_s: float) ->
     text = f"{code} {error}" if code and code not in str(error) else str(error) or type(error).__name__
     attempts = f", given up after {retries} retries in {spent_s:.1f} s" if retries else ""
     family = SinkError if _is_temporary(error) else SinkRefusedError
+    if isinstance(error, AuthenticationError):
+        family = SinkLoginError
     return family(f"{place}: {text.rstrip('.')}{attempts}", remedy=remedy)
 
 

@@ -8,6 +8,7 @@ that hangs in a driver occupies a Spark core, so there is at most one per databa
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -184,8 +185,10 @@ def _kind(url: str) -> str:
 
 def _message(error: Exception, reference: "Reference") -> str:
     message = _innermost(error)
-    secret = reference.secret()
-    return message.replace(secret, "***") if secret else message
+    with suppress(OSError):  # the file may be about to be replaced
+        secret = reference.secret()
+        message = message.replace(secret, MASK) if secret else message
+    return message
 
 
 def _innermost(error: Exception) -> str:

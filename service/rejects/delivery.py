@@ -18,6 +18,7 @@ from service.admission import arrays, formats
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.kafka.clients import DELIVERY_S
+from service.kafka.options import stamp
 from service.micro_batch import MicroBatch
 from service.rejects import fetch
 from service.rejects.fetch import Headers, Record
@@ -230,20 +231,23 @@ class RejectProducer:
                 return
 
 
-_producers: dict[tuple[object, ...], RejectProducer] = {}
+_producers: dict[tuple[object, ...], tuple[tuple[object, ...], RejectProducer]] = {}
+"""With what `stamp` was when each was made, as in service/rejects/fetch.py."""
 
 
 @contextmanager
 def sender(settings: Kafka) -> Iterator[RejectProducer]:
     """Return this process's producer for these settings. It is kept between batches and dropped after a failure, so that its
     queued records are not delivered after those of a later batch."""
-    identity = fetch.identity(settings)
-    if identity not in _producers:
-        _producers[identity] = RejectProducer(settings)
+    identity, now = fetch.identity(settings), stamp(settings)
+    made, producer = _producers.get(identity, ((), None))
+    if producer is None or made != now:  # it has nothing in its queue between two batches
+        _producers[identity] = now, (producer := RejectProducer(settings))
     try:
-        yield _producers[identity]
+        yield producer
     except BaseException:
-        _producers.pop(identity).purge()
+        del _producers[identity]
+        producer.purge()
         raise
 
 

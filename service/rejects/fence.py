@@ -22,7 +22,7 @@ from service.settings import Redis
 _REMEDY = (
     "Only one may run at a time. The other run finishes what this one has begun; run the command again for the rest"
 )
-_RANDOM_BITS = 20
+RANDOM_BITS = 20
 _AHEAD_MS = 24 * 3_600_000
 """A time further ahead is part of a number of an older version, which was random."""
 _APART_MS = 10_000
@@ -41,9 +41,9 @@ class Fence:
         ]
         before = [int(budget.attempt(partial(client.get, key)) or 0) for key, client, budget in self._shards]
         now_ms = clock.now_ms()
-        known = [ms for ms in (number >> _RANDOM_BITS for number in before) if ms < now_ms + _AHEAD_MS]
+        known = [ms for ms in (number >> RANDOM_BITS for number in before) if ms < now_ms + _AHEAD_MS]
         self.began_ms = max([now_ms, *(ms + _APART_MS for ms in known)])
-        self.number = self.began_ms << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        self.number = self.began_ms << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
         for key, client, budget in self._shards:
             budget.attempt(partial(client.set, key, self.number))
 

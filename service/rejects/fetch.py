@@ -15,6 +15,7 @@ from service import clock
 from service.errors import SourceError
 from service.kafka import clients, scan
 from service.kafka.offsets import place_of
+from service.kafka.options import stamp
 from service.settings import Kafka
 
 JUMP = 2_500
@@ -139,7 +140,8 @@ def _read(
     consumer.resume([TopicPartition(*place) for place in stretches])
 
 
-_consumers: dict[tuple[object, ...], Consumer] = {}
+_consumers: dict[tuple[object, ...], tuple[tuple[object, ...], Consumer]] = {}
+"""With what `stamp` was when each was made: a client keeps the password and the certificates that it was made with."""
 
 
 def identity(kafka: Kafka) -> tuple[object, ...]:
@@ -149,7 +151,10 @@ def identity(kafka: Kafka) -> tuple[object, ...]:
 
 def _consumer(kafka: Kafka) -> Consumer:
     """Return this process's consumer. It reads uncommitted records, too: the pass has read only committed ones."""
-    key = identity(kafka)
-    if key not in _consumers:
-        _consumers[key] = clients.consumer(kafka, uncommitted=True, options=_OPTIONS)
-    return _consumers[key]
+    key, now = identity(kafka), stamp(kafka)
+    made, consumer = _consumers.get(key, ((), None))
+    if consumer is None or made != now:
+        if consumer is not None:
+            consumer.close()
+        _consumers[key] = now, (consumer := clients.consumer(kafka, uncommitted=True, options=_OPTIONS))
+    return consumer

@@ -85,7 +85,10 @@ class Local:
         return str(self.root)
 
     def names(self, folder: str) -> list[str]:
-        return [path.name for path in (self.root / folder).glob("*") if not path.name.startswith(".")]
+        try:
+            return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def walk(self) -> Iterator[File]:
         for path in self.root.rglob("*"):

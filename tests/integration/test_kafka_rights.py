@@ -22,7 +22,7 @@ from load.servers.certificates import Authority
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.commands.check import checks
-from service.errors import SourceError, SourceRefusedError
+from service.errors import SourceError, SourceLoginError, SourceRefusedError, SourceTrustError
 from service.kafka import clients, scan, topics
 from service.kafka.offsets import committed
 from service.monitoring.lag import Lag
@@ -154,14 +154,14 @@ def refusal(kafka: Kafka, **changed: Any) -> SourceError:
 
 def test_a_wrong_password_is_named_and_not_waited_for(kafka: Kafka) -> None:
     error = refusal(kafka, password=SecretStr("wrong"))
-    assert type(error) is SourceRefusedError, error
+    assert type(error) is SourceLoginError, error
     assert "refuses the login" in error.what
     assert "password" in error.remedy
 
 
 def test_a_certificate_of_another_authority_is_named_and_not_waited_for(kafka: Kafka, tmp_path: Path) -> None:
     error = refusal(kafka, ca_file=Authority(tmp_path / "other").ca_file)
-    assert type(error) is SourceRefusedError, error
+    assert type(error) is SourceTrustError, error
     assert "certificate in certificate chain" in error.what or "issuer" in error.what
     assert "ca_file" in error.remedy
 

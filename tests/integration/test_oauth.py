@@ -15,7 +15,7 @@ from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.servers.token_endpoint import TokenEndpoint
 from service.commands.check import checks
-from service.errors import SourceError, SourceRefusedError
+from service.errors import SourceError, SourceLoginError, SourceTrustError
 from service.kafka import clients, source, topics
 from service.pipeline import failure
 from service.settings import Kafka
@@ -137,9 +137,9 @@ def test_librdkafka_renews_a_token_of_a_consumer_that_nobody_polls(
 @pytest.mark.parametrize(
     ("wrong", "says", "java_says"),
     [
-        ("secret", (SourceRefusedError, r"invalid_client.*client's id"), (SourceRefusedError, r"401.*client's id")),
+        ("secret", (SourceLoginError, r"invalid_client.*client's id"), (SourceLoginError, r"401.*client's id")),
         # The Java client does not say why it has no token, except in its log (3.9.1).
-        ("trust", (SourceRefusedError, r"certificate.*https\.ca\.location"), (SourceError, r"the endpoint answers")),
+        ("trust", (SourceTrustError, r"certificate.*https\.ca\.location"), (SourceError, r"the endpoint answers")),
         ("away", (SourceError, r"connect.*the endpoint answers"), (SourceError, r"the endpoint answers")),
     ],
 )

@@ -311,7 +311,7 @@ def test_commands_in_messages_are_complete(tmp_path: Path) -> None:
         printing.settings_file(tmp_path / "two.toml", "two")
         assert printing.complete("`tidemark try`", "two") == f"`tidemark try --config {tmp_path}/two.toml`"
         record = logging.LogRecord("service", logging.INFO, "", 0, "`tidemark try`", (), None)
-        assert log._Text(()).format(record).endswith(f"`tidemark try {shown}`")
-        assert json.loads(log._Json(()).format(record))["message"] == f"`tidemark try {shown}`"
+        assert log._Text(log.Secrets()).format(record).endswith(f"`tidemark try {shown}`")
+        assert json.loads(log._Json(log.Secrets()).format(record))["message"] == f"`tidemark try {shown}`"
     finally:
         printing._files.clear()

@@ -10,7 +10,7 @@ import pytest
 
 from load.servers.certificates import Authority, shaking_hands
 from load.servers.server_process import free_port
-from service.errors import SourceError, SourceRefusedError
+from service.errors import SourceError, SourceTrustError
 from service.kafka import topics
 from service.settings import Kafka
 
@@ -31,7 +31,7 @@ def test_a_certificate_is_refused_by_the_reason_that_it_has(tmp_path: Path) -> N
         error = refused(address, ours)
         assert f"Kafka at {address} and this client do not trust each other: certificate has expired" in error.what
         assert "clock" in error.remedy
-        assert type(error) is SourceRefusedError
+        assert type(error) is SourceTrustError
         assert "self-signed certificate" in refused(address, other).what
 
 

@@ -28,7 +28,7 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
         ("name: x\nstep: []", "allowed are name, views, site, interval, at, steps"),
         (
             "name: x\nsteps: [{add: [a 0 1], expects: {}}]",
-            "allowed are change, add, unread, silent, replay, expect, watermark",
+            "allowed are restart, change, add, unread, silent, replay, expect, watermark",
         ),
         ("name: x\nsteps: [{add: [a 0 1], expect: {window device/temperature/a/0: {average: 1}}}]", "average"),
         ("name: x\nsteps: [{add: [a 0 1], expect: {widow a: 1}}]", "widow"),

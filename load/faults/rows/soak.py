@@ -1,6 +1,8 @@
 """soak, batches: hours of the service, to find what grows. `make soak FOR=2h` plays both.
 
 Each quantity gets its change per 1,000 batches, with its error: what grows without a bound ends the service one day.
+`make soak FOR=2h KEEP=1` again and again plays both in parts: on one checkpoint, with one topic, Redis and outlets. The slopes,
+the rules and the oracle are of all parts together.
 """
 
 import contextlib
@@ -16,7 +18,7 @@ from load.faults.history import read
 from load.faults.row import row
 from load.faults.rows.outlets_away import DIFFERENCES, add_outlets, outlets_caught_up
 from load.faults.rows.worker_killed import python_workers
-from load.faults.run import Figures, Run
+from load.faults.run import Figures, Run, parts_of
 from load.faults.slopes import slopes
 from load.servers.dashboard import Dashboard
 from load.servers.postgres import Postgres
@@ -55,7 +57,7 @@ _AS_THEY_ARE = (
 )
 def soak(run: Run) -> Figures:
     """10,000 devices, of which 1 % are new each hour; five minutes when short."""
-    database = run.part(Postgres(run.folder / "postgres"))
+    database = run.part(Postgres(run.folder / "postgres", keep=run.keep))
     add_outlets(run, database, run.folder / "files")
     broker, redis = run.testbed.broker, run.testbed.redis
     faults: list[tuple[str, Callable[[], None]]] = [
@@ -75,7 +77,8 @@ def soak(run: Run) -> Figures:
         seconds = _seconds(run)
         every_s = min(FAULT_EVERY_S, seconds / PARTS)
         for number in range(max(1, int(seconds / every_s))):
-            load = run.load(options=["--devices", str(int(DEVICES * (1 + GROWTH * number * every_s / 3600)))])
+            hours = (sum(run.parts) + number * every_s) / 3600
+            load = run.load(options=["--devices", str(int(DEVICES * (1 + GROWTH * hours)))])
             run.run_on(every_s)
             if number % PARTS == PARTS - 1:
                 run.kill_driver(run.nemesis.pick((0, 1)))
@@ -99,7 +102,7 @@ def soak(run: Run) -> Figures:
     "as many batches as the machine makes, without a fault",
     rate=200,
     devices=100,
-    testbed={"sections": {"service": {"trigger": "0 s"}}},
+    testbed={"sections": {"service": {"trigger": "0 s"}}, "redis": {"appendonly": "yes"}},
 )
 def batches(run: Run) -> Figures:
     """A hundred devices; five minutes when short."""
@@ -193,6 +196,7 @@ def _size(path: Path) -> int:
 
 def _slopes(run: Run) -> Figures:
     measured = slopes(read(run.history.path))
+    seconds = parts_of(run.history.path, run.setup.id, run.seed)
     open_files = measured.get("open_files")
     if open_files is None:
         run.violation("observed", "the run was too short for a slope of the open files")
@@ -204,4 +208,6 @@ def _slopes(run: Run) -> Figures:
         "grows": [name for name, slope in measured.items() if not slope.is_zero],
         "slopes": {name: asdict(slope) for name, slope in measured.items()},
         "partitions": PARTITIONS,
+        "parts": len(seconds),
+        "hours": round(sum(seconds) / 3600, 2),
     }
