@@ -242,8 +242,11 @@ def _whole_ms(dissected: Dissected, settings: Input, metadata: Metadata | None) 
         zoned = value if value.tzinfo else value.replace(tzinfo=ZoneInfo(settings.time_zone))
         return (zoned.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     if unit == "iso":
+        if settings.is_json and isinstance(value, int | float):
+            value = _spark_text(value)  # a date such as 20260921
         if settings.event_time_part is not None:
-            value = _joined(value, dissected.at(settings.event_time_part))
+            part = dissected.at(settings.event_time_part)
+            value = _joined(value, _spark_text(part) if isinstance(part, int | float) else part)
         return _iso_ms(value, settings.time_zone) if isinstance(value, str) else None
     if isinstance(value, int) and not settings.is_json and settings.time_field is not None:
         exact, value = value, min(max(value, -_FAR_MS), _FAR_MS)

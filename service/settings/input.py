@@ -311,7 +311,11 @@ class Input(Section):
             return value
         given = value["measures_from"]
         named = given if isinstance(given, MeasuresFrom) else MeasuresFrom.model_validate(given)
-        return {**value, "measures": {**named.measures, **(value.get("measures") or {})}}
+        own = value.get("measures") or {}
+        if isinstance(own, Mapping) and (twice := sorted(named.measures.keys() & own.keys())):
+            msg = f"measures_from.only: {', '.join(twice)} is in measures, too. Give each name once"
+            raise ValueError(msg)
+        return {**value, "measures": {**named.measures, **own}}
 
     @property
     def is_long(self) -> bool:

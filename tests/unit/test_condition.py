@@ -59,7 +59,19 @@ def test_measures_from_is_a_measure_for_each_name() -> None:
         ({"measures_from": {"name": "m", "value": "v", "only": ["Temp C"]}}, "must be a name"),
         ({"measures_from": {"name": "m", "value": "v", "only": []}}, "at least 1"),
         ({"measures_from": {"name": "m", "value": "v"}}, "only"),
+        (
+            {"measures_from": {"name": "m", "value": "v", "only": ["t", "h"]}, "measures": {"t": "x"}},
+            "measures_from.only: t is in measures, too. Give each name once",
+        ),
         ({"measures": {"t": {"path": "v", "where": "m > 5"}}}, "is no condition"),
+        (
+            {"event_time": "$timestamp", "event_time_unit": "s", "event_time_part": "ns", "measures": {"t": "v"}},
+            "input.event_time_part: is not read with event_time = '$timestamp'",
+        ),
+        (
+            {"event_time": "$timestamp", "event_time_unit": "iso", "time_zone": "Europe/Rome", "measures": {"t": "v"}},
+            "input.time_zone: is not read with event_time = '$timestamp'",
+        ),
         (
             {"measures": {"t": {"path": "v", "where": "m = 't'"}, "all": "v"}},
             "'v' is read as input.measures.all, too, without a condition",

@@ -1,5 +1,6 @@
 """The formats: one class for each name that the settings allow."""
 
+import tracemalloc
 from contextlib import suppress
 from time import process_time
 from typing import get_args
@@ -46,7 +47,33 @@ BOMBS = {
     "backslashes": b"m f=" + b"\\" * 4_000_000,
     "an open text": b'm f="' + b'\\"' * 2_000_000,
     "lines": b"{}\n" * 99_999,
+    "a base name that each measurement repeats": b'[{"bn":"'
+    + b"a" * 80_000
+    + b'","v":1}'
+    + b',{"v":1}' * 99_999
+    + b"]",
+    "a header that each row repeats": b"a" * 80_000 + b"\n" + b"1\n" * 99_999,
+    "rows of one sign": b"a,b\n" + b"1\n" * 3_000_000,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "bomb"),
+    [
+        ("senml", "a base name that each measurement repeats"),
+        ("csv", "a header that each row repeats"),
+        ("csv", "rows of one sign"),
+    ],
+)
+def test_what_readings_repeat_is_counted_while_they_are_made(name: str, bomb: str) -> None:
+    form = Input.model_validate({"format": name, "max_array_bytes": 8 << 20})
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableArrayError, match="more than"):
+            FORMATS[name].cut(BOMBS[bomb], form, 0)
+        assert tracemalloc.get_traced_memory()[1] < 128 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
