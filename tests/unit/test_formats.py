@@ -9,6 +9,8 @@ import pytest
 
 from service.admission.arrays import UnreadableArrayError
 from service.admission.formats import FORMATS
+from service.rejects import delivery
+from service.rejects.fetch import Record
 from service.settings import Input
 from service.settings.formats import TRAITS
 
@@ -74,6 +76,22 @@ def test_what_readings_repeat_is_counted_while_they_are_made(name: str, bomb: st
         assert tracemalloc.get_traced_memory()[1] < 128 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_a_rejected_reading_is_cut_out_of_its_record_as_the_service_has_read_it() -> None:
+    form = Input.model_validate(
+        {
+            "format": "csv",
+            "device_id": "unit",
+            "columns": {"line": "line"},
+            "measures": {"t": {"path": "value", "where": "id = '2.50'"}, "all": "u * i"},
+        }
+    )
+    value = b"unit,line,id,value,u,i\n1.50,7.10,2.50,3,1,2\n1.0,8,2.50,4,1,2\n"
+    seen = FORMATS["csv"].cut(value, form).each
+    assert seen[0] == b'{"unit":"1.50","line":"7.10","id":"2.50","value":3,"u":1,"i":2}'
+    for index, expected in enumerate(seen):
+        assert delivery.of_reading(Record(b"k", value, []), index, form) == Record(b"k", expected, [])
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
