@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings import condition, field_path, source
+from service.settings import condition, field_path, source, time_pattern
 from service.settings.condition import Condition
 from service.settings.expression import Expression
 from service.settings.formats import TRAITS, Traits
@@ -160,6 +160,11 @@ def _time_part(value: str) -> str:
     return source.normal(value, ("field",), "a part of the event time")
 
 
+def _time_pattern(value: str) -> str:
+    time_pattern.parse(value)
+    return value
+
+
 def _zone(value: str) -> str:
     if value not in zoneinfo.available_timezones():
         msg = f"{value!r} is no time zone; one is Europe/Vienna, America/New_York or UTC"
@@ -261,9 +266,16 @@ class Input(Section):
     """"s", "ms", "us", "ns" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is
     recognised anyway, but for one of nanoseconds, which needs "ns".
     """
+    event_time_pattern: Annotated[str, AfterValidator(_time_pattern)] | None = Field(
+        default=None, examples=["dd.MM.yyyy HH:mm:ss"]
+    )
+    """The form of texts that are not of ISO 8601, with Java's letters: yyyy yy, MM M MMM, dd d, HH H, hh h a, mm m, ss s, S
+    for each digit of a fraction, X for an offset. event_time_unit is then "iso"; of two fields the pattern has a blank
+    between them. Default: none.
+    """
     time_zone: Annotated[str, AfterValidator(_zone)] = Field(default="UTC", examples=["Europe/Vienna"])
-    """The zone of "iso" texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved
-    forward by as much; of one that comes twice the first is taken.
+    """The zone of texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved forward
+    by as much; of one that comes twice the first is taken.
     """
     measures: Mapping[str, Measure] = Field(default_factory=dict, examples=[{"temperature": "temperature"}])
     """Measure name = the field's path in the record: "temperature"; with a unit of its own: { path = "temperature_f",
@@ -316,6 +328,21 @@ class Input(Section):
             msg = f"measures_from.only: {', '.join(twice)} is in measures, too. Give each name once"
             raise ValueError(msg)
         return {**value, "measures": {**named.measures, **own}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_texts(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or value.get("event_time_pattern") is None:
+            return value
+        if value.get("event_time_unit", "iso") != "iso":
+            msg = "event_time_pattern: is for texts. Remove event_time_unit"
+            raise ValueError(msg)
+        return {**value, "event_time_unit": "iso"}
+
+    @property
+    def time_form(self) -> str:
+        """The pattern of the event time, or its unit, for messages."""
+        return self.event_time_pattern or self.event_time_unit
 
     @property
     def is_long(self) -> bool:

@@ -244,7 +244,7 @@ class Settings(Section):
         problems += [
             f"{form.place}.{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
             for form in self.forms
-            for key in ("event_time_part", "time_zone")
+            for key in ("event_time_part", "event_time_pattern", "time_zone")
             if form.event_time == source.TIMESTAMP and key in form.model_fields_set
         ]
         problems += self._crossing_outlets()
