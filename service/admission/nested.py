@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from service.admission.arrays import (
     CLOSES,
+    EMPTY,
     OPENS,
     QUOTE,
     STRING,
@@ -59,7 +60,13 @@ def readings(value: bytes, path: Sequence[str], limit: int, place: str = "input"
         raise UnreadableArrayError(UNDECODABLE, f"{len(text) - end} bytes after the record")
     if members is not None and any(name == AROUND for name, *_ in members):
         return None
-    return collected(_at(text, 0, tuple(path), b"", members), limit, place)
+    lacking: list[str] = []
+    try:
+        return collected(_at(text, 0, tuple(path), b"", lacking, members), limit, place)
+    except UnreadableArrayError as error:
+        if error.reason != EMPTY or not lacking:
+            raise
+        raise UnreadableArrayError(UNDECODABLE, f"has no field {lacking[0]!r}, where its readings are") from error
 
 
 def _at(
@@ -67,16 +74,18 @@ def _at(
     at: int,
     path: tuple[str, ...],
     around: bytes,
+    lacking: list[str],
     members: Sequence[_Member] | None = None,
     lists: int = 0,
 ) -> Iterator[bytes]:
     """Yield the readings at a path of the value that begins at `at`; `around` are the members that each of them gets.
 
+    An object on the way may lack the field, where others of an array have it: its name is added to `lacking`.
     `members` are those of the value, if they are found already. `lists` counts the arrays that are directly in one another.
     """
     first = text[at : at + 1]
     if first == b'"' and (opened := _opened(text, at)):
-        yield from _at(opened, 0, path, around)
+        yield from _at(opened, 0, path, around, lacking)
     elif first == b"[":
         if lists == _MOST_LISTS:
             raise UnreadableArrayError(
@@ -85,7 +94,9 @@ def _at(
         for begin, end in _elements(text, at):
             inner_lists = lists + 1
             yield from (
-                _at(text, begin, path, around, lists=inner_lists) if path else [_reading(text[begin:end], around)]
+                _at(text, begin, path, around, lacking, lists=inner_lists)
+                if path
+                else [_reading(text[begin:end], around)]
             )
     elif text.startswith(b"null", at):
         return
@@ -97,13 +108,15 @@ def _at(
             inner = [each for each in members if text[each[2]] in OPENS]
             outer = _around([text[begin:end] for _, begin, value, end in members if text[value] not in OPENS], around)
             for name, _, value, _ in inner:
-                yield from _at(text, value, path[1:], b'%b,"%b":%b' % (outer, KEY.encode(), json.dumps(name).encode()))
+                inside = b'%b,"%b":%b' % (outer, KEY.encode(), json.dumps(name).encode())
+                yield from _at(text, value, path[1:], inside, lacking)
             return
         values = [value for name, _, value, _ in members if name == path[0]]
         if not values:
-            raise UnreadableArrayError(UNDECODABLE, f"has no field {path[0]!r}, where its readings are")
+            lacking.append(path[0])
+            return
         outer = _around([text[begin:end] for name, begin, _, end in members if name != path[0]], around)
-        yield from _at(text, values[-1], path[1:], outer)  # of a name that occurs twice the last value counts
+        yield from _at(text, values[-1], path[1:], outer, lacking)  # of a name that occurs twice the last value counts
     else:
         raise UnreadableArrayError(UNDECODABLE, f"has no object with {path[0]!r}, where its readings are")
 

@@ -79,6 +79,9 @@ def cut(record: Any, path: str, limit: int = LIMIT) -> list[Any] | str | None:
         ("values", {"ts": 1, "values": []}, "empty: the record has no readings"),
         ("values", {"ts": 1, "values": None}, "empty: the record has no readings"),
         ("values", {"ts": 1}, "undecodable: has no field 'values', where its readings are"),
+        ("a.b", {"a": [{"c": 1}, {"b": [{"t": 5}]}, {}]}, [{"t": 5, "^": {"^": {}}}]),
+        ("a.b", {"a": [{"c": 1}, {"b": []}]}, "undecodable: has no field 'b', where its readings are"),
+        ("*.b", {"x": {"b": [{"t": 5}]}, "y": {}}, [{"t": 5, "^": {"^": {}, "^key": "x"}}]),
         ("a.b", {"a": 5}, "undecodable: has no object with 'b', where its readings are"),
         ("values", b"[" * 8 + b'{"values":[{"t":5}]}' + b"]" * 8, [{"t": 5, "^": {}}]),
         (
