@@ -13,7 +13,17 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from service.admission import device_ids, expressions, formats, json_record, kafka_columns, long_format, numbers, times
+from service.admission import (
+    decimals,
+    device_ids,
+    expressions,
+    formats,
+    json_record,
+    kafka_columns,
+    long_format,
+    numbers,
+    times,
+)
 from service.admission.formats.format import CORRUPT, END, TEXT, Plan
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
@@ -203,6 +213,8 @@ class Decoder:
 
     def _measured(self, measure: Measure) -> Column:
         """Return the value of a measure without its conditions."""
+        if measure.decimal_scale is not None:
+            return F.expr(decimals.sql(self._sql(measure.path), measure.decimal_scale))
         if not measure.conditions or not self._settings.is_json:
             return self._number(measure.path, measure.values)
         if measure.path in self._settings.text_fields:
@@ -287,6 +299,8 @@ def _json_type(settings: Input) -> t.StructType:
     for measure in settings.measures.values():
         for path in (measure.path, *(each.path for each in measure.conditions)) if measure.conditions else ():
             put(path, t.VariantType())
+        if measure.decimal_scale is not None:
+            put(measure.path, t.VariantType())
     for path in settings.column_fields:
         put(path, t.VariantType())
 

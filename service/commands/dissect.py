@@ -15,7 +15,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from service.admission import decode, device_ids, formats, json_record, long_format, numbers, times
+from service.admission import decimals, decode, device_ids, formats, json_record, long_format, numbers, times
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
@@ -181,6 +181,8 @@ def _device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | 
 def _number(dissected: Dissected, metadata: Metadata, measure: Measure, settings: Input) -> Any:
     """Return a measure's value, of a text its number."""
     value, path = value_at(dissected, measure.path, metadata), measure.path
+    if measure.decimal_scale is not None:
+        return decimals.of_value(value, measure.decimal_scale)
     is_text = path in settings.text_fields if settings.is_json else isinstance(value, str | bytes)
     is_text = is_text or measure.values is not None
     if value is None or (source.in_record(path) and not is_text):

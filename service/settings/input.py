@@ -47,6 +47,10 @@ class Measure(Section):
     offset: float = Field(default=0.0, allow_inf_nan=False)
     """It is added to the product. Ranges are of the result."""
 
+    decimal_scale: int | None = Field(default=None, ge=0, le=22, examples=[2])
+    """With JSON: the field is a decimal of Kafka Connect, base64 of a whole number, with so many digits behind the point.
+    Debezium writes it with decimal.handling.mode = precise. A number of JSON is taken as it is. Default: none.
+    """
     where: str | None = Field(default=None, examples=["metric = 'temperature'"])
     """The path is this measure only in records whose other field has this text: "metric = 'temperature'", "metric in
     ('t', 'temp')", several with AND. Where all measures have a condition, a record of which none holds is counted as
@@ -484,7 +488,32 @@ class Input(Section):
         """The paths in the record of JSON whose measures are read from texts."""
         if self.text_numbers or self.on_bad_measure == "drop":
             return self.measure_fields
-        return tuple(measure.path for measure in self.measures.values() if measure.values is not None)
+        return tuple(
+            measure.path
+            for measure in self.measures.values()
+            if measure.values is not None or measure.decimal_scale is not None
+        )
+
+    def decimal_problems(self) -> list[str]:
+        """Return a problem for each measure with a decimal that cannot be read as one."""
+        decimals = {name: each for name, each in self.measures.items() if each.decimal_scale is not None}
+        problems = [
+            f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; an Avro schema has the scale"
+            for name, each in decimals.items()
+            if not self.is_json or not source.in_record(each.path)
+        ]
+        problems += [
+            f"{self.place}.measures.{name}: has decimal_scale and values. Give one of them"
+            for name, each in decimals.items()
+            if each.values is not None
+        ]
+        paths = {each.path: name for name, each in decimals.items()}
+        return problems + [
+            f"{setting}: {path!r} is a decimal of {self.place}.measures.{paths[path]}, and is read otherwise here"
+            for setting, path in self.fields
+            if path in paths
+            and self.measures.get(setting.removeprefix(f"{self.place}.measures.")) not in decimals.values()
+        ]
 
     @property
     def time_field(self) -> str | None:

@@ -176,6 +176,7 @@ class Settings(Section):
             problems += [
                 *form.misplaced_paths(),
                 *form.conditional_paths(),
+                *form.decimal_problems(),
                 *form.shared_paths(),
                 *form.crossing_paths(),
             ]
