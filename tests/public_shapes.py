@@ -33,6 +33,11 @@ class Sent:
     key: bytes | None
     value: bytes | None
     expected: list[Any]
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata(self.key, "topic", headers=self.headers, broker_ms=BROKER_MS)
 
 
 def settings(case: Mapping[str, Any]) -> Settings:
@@ -57,6 +62,7 @@ def sent(case: Mapping[str, Any]) -> list[Sent]:
             each["key"].encode() if each.get("key") is not None else None,
             _bytes(each),
             [_expected(one) for one in each["readings"]],
+            tuple((name, str(value).encode()) for name, value in each.get("headers", {}).items()),
         )
         for each in case["records"]
     ]
@@ -101,14 +107,18 @@ def by_hand(given: Settings, each: Sent) -> list[Any]:
             texts = [*FORMATS[form.format].cut(each.value, form, BROKER_MS).each]
         except UnreadableArrayError as error:
             return ["filtered" if error.reason == EMPTY else error.reason]
-    return [_decided(dissect.dissect(text, form, {}), each.key, given) for text in texts]
+    return [_decided(dissect.dissect(text, form, {}), each.metadata, given) for text in texts]
 
 
-def _decided(found: dissect.Dissected, key: bytes | None, given: Settings) -> Any:
+def _decided(found: dissect.Dissected, metadata: Metadata, given: Settings) -> Any:
     if found.whole and not found.problems and not long_format.is_listed_in(given.form, found.at):
         return "filtered"
-    reason, _ = dissect.reason(found, Metadata(key, "topic", broker_ms=BROKER_MS), given.form)
+    reason, _ = dissect.reason(found, metadata, given.form)
     if reason:
         return reason
-    made = dissect.reading(found, Metadata(key, "topic", broker_ms=BROKER_MS), given.form)
+    made = dissect.reading(found, metadata, given.form)
+    for name, (low, high) in given.limits.items():
+        value = made.measures.get(name)
+        if value is not None and not low <= value <= high:
+            return "out_of_range"
     return plain(made.device, made.event_ms, made.measures, made.columns)

@@ -14,6 +14,7 @@ What a record unpacks to is bounded while it is unpacked, by `max_array_bytes` a
 
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 NO_INDEX = -1
@@ -92,6 +93,26 @@ def unpacked(value: bytes, limit: int = LARGEST_ARRAY, place: str = "input") -> 
             raise UnreadableArrayError(UNDECODABLE, "gzip: the stream ends early")
         rest = member.unused_data.lstrip(b"\0")  # gzip pads with zeros
     return b"".join(parts)  # of one part: the part itself, not a copy
+
+
+def collected(readings: Iterable[bytes], limit: int, place: str) -> list[bytes]:
+    """Return the readings of a record that are made one after the other.
+
+    Each of them may repeat what the record has once. Raises UnreadableArrayError for none, too many, or more than `limit` bytes.
+    """
+    found: list[bytes] = []
+    size = 0
+    for reading in readings:
+        size += len(reading)
+        if len(found) >= MAX_READINGS:
+            raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} readings in one record")
+        if size > limit:
+            detail = f"its readings have more than {limit} bytes, with what each of them repeats of the record"
+            raise UnreadableArrayError(OVERSIZED, f"{detail} ({place}.max_array_bytes)")
+        found.append(reading)
+    if not found:
+        raise UnreadableArrayError(EMPTY, "the record has no readings")
+    return found
 
 
 def elements(text: bytes) -> list[bytes] | None:

@@ -13,11 +13,21 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from service.admission import device_ids, expressions, formats, json_record, kafka_columns, long_format, numbers, times
+from service.admission import (
+    decimals,
+    device_ids,
+    expressions,
+    formats,
+    json_record,
+    kafka_columns,
+    long_format,
+    numbers,
+    times,
+)
 from service.admission.formats.format import CORRUPT, END, TEXT, Plan
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
-from service.settings import Input, Measure, field_path, source
+from service.settings import Input, Measure, field_path, source, time_pattern
 
 _DEVICE_KINDS = ("STRING", "BIGINT", "VOID")
 """The types of a device id in JSON: text, or an integer of 64 bits; null is a missing id."""
@@ -154,8 +164,11 @@ class Decoder:
             # Spark would give a time without a date today's date, and a replay tomorrow would decide otherwise.
             text = self._sql(path) if is_field else self._text_sql(path)
             if self._settings.event_time_part is not None:
-                text = f"concat(trim({text}), 'T', trim({self._sql(self._settings.event_time_part)}))"
+                between = "T" if self._settings.event_time_pattern is None else " "
+                text = f"concat(trim({text}), '{between}', trim({self._sql(self._settings.event_time_part)}))"
                 column = F.expr(text)
+            if self._settings.event_time_pattern is not None:
+                return F.expr(times.sql(text, zone, time_pattern.parse(self._settings.event_time_pattern)))
             usual = column.rlike(ISO_TIME if zone == "UTC" else ISO_TIME_WITH_ZONE)
             return F.when(usual, F.unix_millis(F.try_to_timestamp(column))).otherwise(F.expr(times.sql(text, zone)))
         if unit == "logical":
@@ -200,6 +213,8 @@ class Decoder:
 
     def _measured(self, measure: Measure) -> Column:
         """Return the value of a measure without its conditions."""
+        if measure.decimal_scale is not None:
+            return F.expr(decimals.sql(self._sql(measure.path), measure.decimal_scale))
         if not measure.conditions or not self._settings.is_json:
             return self._number(measure.path, measure.values)
         if measure.path in self._settings.text_fields:
@@ -284,6 +299,8 @@ def _json_type(settings: Input) -> t.StructType:
     for measure in settings.measures.values():
         for path in (measure.path, *(each.path for each in measure.conditions)) if measure.conditions else ():
             put(path, t.VariantType())
+        if measure.decimal_scale is not None:
+            put(measure.path, t.VariantType())
     for path in settings.column_fields:
         put(path, t.VariantType())
 

@@ -21,14 +21,13 @@ from collections.abc import Iterator, Sequence
 from service.admission.arrays import (
     CLOSES,
     EMPTY,
-    MAX_READINGS,
     OPENS,
-    OVERSIZED,
     QUOTE,
     STRING,
     TOKEN,
     UNDECODABLE,
     UnreadableArrayError,
+    collected,
 )
 from service.settings.field_path import AROUND, KEY
 
@@ -36,6 +35,8 @@ EACH = "*"
 """The step of a path into all members of an object that are objects or arrays."""
 _LEVELS = 1_000
 """As in Spark's parser (json_record.py)."""
+_MOST_LISTS = 8
+"""Arrays directly in one another on the way to the readings: each of them is searched for its end."""
 _BLANKS = b" \t\n\r"
 _SPACE = re.compile(rb"[ \t\n\r]*+")
 _NAME = re.compile(STRING, re.DOTALL)
@@ -59,34 +60,44 @@ def readings(value: bytes, path: Sequence[str], limit: int, place: str = "input"
         raise UnreadableArrayError(UNDECODABLE, f"{len(text) - end} bytes after the record")
     if members is not None and any(name == AROUND for name, *_ in members):
         return None
-    found: list[bytes] = []
-    size = 0
-    for reading in _at(text, 0, tuple(path), b"", members):
-        size += len(reading)
-        if len(found) >= MAX_READINGS:
-            raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} readings in one record")
-        if size > limit:
-            detail = f"its readings have more than {limit} bytes, with the fields around them"
-            raise UnreadableArrayError(OVERSIZED, f"{detail} ({place}.max_array_bytes)")
-        found.append(reading)
-    if not found:
-        raise UnreadableArrayError(EMPTY, "the array has no readings")
-    return found
+    lacking: list[str] = []
+    try:
+        return collected(_at(text, 0, tuple(path), b"", lacking, members), limit, place)
+    except UnreadableArrayError as error:
+        if error.reason != EMPTY or not lacking:
+            raise
+        raise UnreadableArrayError(UNDECODABLE, f"has no field {lacking[0]!r}, where its readings are") from error
 
 
 def _at(
-    text: bytes, at: int, path: tuple[str, ...], around: bytes, members: Sequence[_Member] | None = None
+    text: bytes,
+    at: int,
+    path: tuple[str, ...],
+    around: bytes,
+    lacking: list[str],
+    members: Sequence[_Member] | None = None,
+    lists: int = 0,
 ) -> Iterator[bytes]:
     """Yield the readings at a path of the value that begins at `at`; `around` are the members that each of them gets.
 
-    `members` are those of the value, if they are found already.
+    An object on the way may lack the field, where others of an array have it: its name is added to `lacking`.
+    `members` are those of the value, if they are found already. `lists` counts the arrays that are directly in one another.
     """
     first = text[at : at + 1]
     if first == b'"' and (opened := _opened(text, at)):
-        yield from _at(opened, 0, path, around)
+        yield from _at(opened, 0, path, around, lacking)
     elif first == b"[":
+        if lists == _MOST_LISTS:
+            raise UnreadableArrayError(
+                UNDECODABLE, f"has more than {_MOST_LISTS} arrays in one another before its readings"
+            )
         for begin, end in _elements(text, at):
-            yield from _at(text, begin, path, around) if path else [_reading(text[begin:end], around)]
+            inner_lists = lists + 1
+            yield from (
+                _at(text, begin, path, around, lacking, lists=inner_lists)
+                if path
+                else [_reading(text[begin:end], around)]
+            )
     elif text.startswith(b"null", at):
         return
     elif not path:
@@ -97,13 +108,15 @@ def _at(
             inner = [each for each in members if text[each[2]] in OPENS]
             outer = _around([text[begin:end] for _, begin, value, end in members if text[value] not in OPENS], around)
             for name, _, value, _ in inner:
-                yield from _at(text, value, path[1:], b'%b,"%b":%b' % (outer, KEY.encode(), json.dumps(name).encode()))
+                inside = b'%b,"%b":%b' % (outer, KEY.encode(), json.dumps(name).encode())
+                yield from _at(text, value, path[1:], inside, lacking)
             return
         values = [value for name, _, value, _ in members if name == path[0]]
         if not values:
-            raise UnreadableArrayError(UNDECODABLE, f"has no field {path[0]!r}, where its readings are")
+            lacking.append(path[0])
+            return
         outer = _around([text[begin:end] for name, begin, _, end in members if name != path[0]], around)
-        yield from _at(text, values[-1], path[1:], outer)  # of a name that occurs twice the last value counts
+        yield from _at(text, values[-1], path[1:], outer, lacking)  # of a name that occurs twice the last value counts
     else:
         raise UnreadableArrayError(UNDECODABLE, f"has no object with {path[0]!r}, where its readings are")
 

@@ -240,7 +240,7 @@ def _no_device(form: Input) -> Column:
 
 
 def _no_time(form: Input) -> Column:
-    return F.lit(f"{form.event_time}: missing, or not a time ({form.event_time_unit})")
+    return F.lit(f"{form.event_time}: missing, or not a time ({form.time_form})")
 
 
 def _view_filters(settings: Settings) -> dict[str, str]:

@@ -18,7 +18,7 @@ from service.admission.json_record import quoted
 from service.admission.registry import record
 from service.admission.schema_sources import SchemaSet, load_set
 from service.commands import dissect
-from service.commands.explain import TIME_FORMS
+from service.commands.explain import time_form
 from service.commands.finding import Line, failed, ok
 from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError, TidemarkError
@@ -125,7 +125,7 @@ def _problems(settings: Settings, record: Dissected) -> Iterator[str]:
     elif reason == "no_time":
         time = record.at(form.event_time)
         shown = "is missing or null" if time is None else f"= {quoted(time)}"
-        text = f"{form.event_time} {shown}: expected {TIME_FORMS[form.event_time_unit]}"
+        text = f"{form.event_time} {shown}: expected {time_form(form)}"
     if reason:
         yield text
 

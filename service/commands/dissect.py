@@ -15,13 +15,13 @@ from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from service.admission import decode, device_ids, formats, json_record, long_format, numbers, times
+from service.admission import decimals, decode, device_ids, formats, json_record, long_format, numbers, times
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.schema_sources import load_set
 from service.commands.metadata import Metadata
 from service.errors import SchemaError
-from service.settings import Input, Measure, Settings, field_path, source
+from service.settings import Input, Measure, Settings, field_path, source, time_pattern
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_ROWS = 16
@@ -181,6 +181,8 @@ def _device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | 
 def _number(dissected: Dissected, metadata: Metadata, measure: Measure, settings: Input) -> Any:
     """Return a measure's value, of a text its number."""
     value, path = value_at(dissected, measure.path, metadata), measure.path
+    if measure.decimal_scale is not None:
+        return decimals.of_value(value, measure.decimal_scale)
     is_text = path in settings.text_fields if settings.is_json else isinstance(value, str | bytes)
     is_text = is_text or measure.values is not None
     if value is None or (source.in_record(path) and not is_text):
@@ -242,9 +244,7 @@ def _whole_ms(dissected: Dissected, settings: Input, metadata: Metadata | None) 
         zoned = value if value.tzinfo else value.replace(tzinfo=ZoneInfo(settings.time_zone))
         return (zoned.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
     if unit == "iso":
-        if settings.event_time_part is not None:
-            value = _joined(value, dissected.at(settings.event_time_part))
-        return _iso_ms(value, settings.time_zone) if isinstance(value, str) else None
+        return _text_ms(value, dissected, settings)
     if isinstance(value, int) and not settings.is_json and settings.time_field is not None:
         exact, value = value, min(max(value, -_FAR_MS), _FAR_MS)
         return {"s": value * 1000, "us": value // 1000, "ns": exact // 1_000_000}.get(unit, value)
@@ -258,8 +258,24 @@ def _whole_ms(dissected: Dissected, settings: Input, metadata: Metadata | None) 
     return int(Decimal(repr(us)).to_integral_value(ROUND_HALF_UP)) // 1000
 
 
-def _joined(date: Any, time: Any) -> str | None:
-    return f"{date.strip(' ')}T{time.strip(' ')}" if isinstance(date, str) and isinstance(time, str) else None
+def _text_ms(value: Any, dissected: Dissected, settings: Input) -> int | None:
+    """Return the event time of a text, or of two."""
+    pattern = settings.event_time_pattern
+    if settings.is_json and isinstance(value, int | float):
+        value = _spark_text(value)  # a date such as 20260921
+    if settings.event_time_part is not None:
+        part = dissected.at(settings.event_time_part)
+        part = _spark_text(part) if isinstance(part, int | float) else part
+        value = _joined(value, part, "T" if pattern is None else " ")
+    if not isinstance(value, str):
+        return None
+    if pattern is None:
+        return _iso_ms(value, settings.time_zone)
+    return times.of_text(value, settings.time_zone, time_pattern.parse(pattern))
+
+
+def _joined(date: Any, time: Any, between: str) -> str | None:
+    return f"{date.strip(' ')}{between}{time.strip(' ')}" if isinstance(date, str) and isinstance(time, str) else None
 
 
 def _is_time_in_text(value: Any, settings: Input) -> bool:

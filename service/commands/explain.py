@@ -15,7 +15,7 @@ from service.admission.json_record import quoted
 from service.commands import dissect
 from service.commands.metadata import Metadata
 from service.rejects.reject_log import Reject
-from service.settings import RECORD_KEY, Measure, Settings, field_path, source
+from service.settings import RECORD_KEY, Input, Measure, Settings, field_path, source
 from service.units import format_duration, format_time, rough_duration
 
 _AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
@@ -28,6 +28,13 @@ TIME_FORMS = {
     "ns": "a number of nanoseconds since 1970",
     "logical": "a timestamp",
 }
+
+
+def time_form(form: Input) -> str:
+    """Return what an event time has to be, and the setting that decides it."""
+    if form.event_time_pattern is not None:
+        return f"a text such as {form.event_time_pattern} ({form.place}.event_time_pattern)"
+    return f"{TIME_FORMS[form.event_time_unit]} ({form.place}.event_time_unit = {form.event_time_unit!r})"
 
 
 def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
@@ -49,10 +56,7 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "bad_device" | "unknown_device" | "too_many_devices":
             text = _device(reject, dissected, settings)
         case "no_time" if dissected.whole:
-            expected = (
-                f"expected {TIME_FORMS[form.event_time_unit]} ({form.place}.event_time_unit = {form.event_time_unit!r})"
-            )
-            text = f"{path} {_missing(reject, dissected, path)}: {expected}"
+            text = f"{path} {_missing(reject, dissected, path)}: expected {time_form(form)}"
         case "not_finite" | "out_of_range":
             text = _measure(reject, dissected, form.measures)
         case "early" | "late" | "behind":

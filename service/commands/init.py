@@ -12,6 +12,7 @@ from service.commands.places import Request
 from service.errors import SchemaError, SettingsError, SetupError
 from service.printing import command_line
 from service.proposal import proposal, settings_text, times
+from service.proposal.envelopes import envelope_of
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
 from service.settings import Admission, Kafka, parse
@@ -82,6 +83,7 @@ def _head(kafka: Kafka, decoded: records.Decoded) -> list[str]:
     day = datetime.fromtimestamp(clock.now_ms() / 1000, UTC).date().isoformat()
     return [
         f"Proposed by `tidemark init` on {day}, from {len(decoded.sample)} records of {', '.join(kafka.topics)}.",
+        *([] if (name := envelope_of(decoded.sample)) is None else [f"The records look like those of {name}."]),
         "All settings and their defaults: deploy/tidemark.example.toml",
     ]
 
@@ -107,6 +109,8 @@ def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Prop
     """Print what was seen, what is proposed, and what the sample cannot tell."""
     title = f"{len(decoded.sample)} records of {', '.join(kafka.topics)}"
     tables.table(console, title, ("setting", "proposal", "seen"), _rows(made))
+    if (name := envelope_of(decoded.sample)) is not None:
+        tables.line(console, f"The records look like those of {name}.")
     for why, count in decoded.refused.most_common():
         tables.line(console, f"{count} records were not decoded: {why}")
     if made.columns.more:
@@ -132,7 +136,7 @@ def _rows(made: Proposal) -> list[tuple[str, str, str]]:
         why = f"{device.devices} devices" + (f", {device.why}" if device.why else "")
         rows.append(("input.device_id", _marked(made, "input.device_id", device.path), why))
     if event is not None:
-        form = f"{event.path} ({event.unit})"
+        form = f"{event.path} ({event.pattern or event.unit})"
         rows.append(("input.event_time", _marked(made, "input.event_time", form), times.lag(event)))
     for each in made.measures:
         share = "" if each.share == 1 else f", in {each.share:.1%} of the records"

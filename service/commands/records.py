@@ -114,8 +114,8 @@ def _within(value: bytes, form: Mapping[str, Any], broker_ms: int) -> list[bytes
     shape = Input.model_validate({name: form[name] for name in ("format", "array") if name in form})
     try:
         return formats.of(shape).cut(value, shape, broker_ms).each if shape.is_cut else None
-    except arrays.UnreadableArrayError:
-        return None
+    except arrays.UnreadableArrayError as error:
+        return [] if error.reason == arrays.EMPTY else None
 
 
 def _readings(value: bytes) -> list[bytes] | None:

@@ -217,6 +217,8 @@ def _judge_clock(made: Proposal, sample: Sequence[Seen]) -> None:
     missing = sum(at is None for at in best.ms) / max(1, len(best.ms))
     if missing:
         reasons.append(f"{missing:.1%} of the records have no such time there, and are rejected")
+    if best.others:
+        reasons.append(f"its texts have the pattern {' and '.join(best.others)}, too")
     if best.is_local:
         reasons.append(
             f"it has no zone, is read as UTC and then is {times.lag(best)}: it may be local time, which needs time_zone"

@@ -69,7 +69,9 @@ def _fields(made: Proposal) -> Iterator[str]:
     yield from _doubt(made, "input.event_time")
     if made.clock is not None:
         yield _line("event_time", made.clock.path, times.lag(made.clock))
-        if made.clock.unit not in {"ms", "logical"}:
+        if made.clock.pattern is not None:
+            yield _line("event_time_pattern", made.clock.pattern)
+        elif made.clock.unit not in {"ms", "logical"}:
             yield _line("event_time_unit", made.clock.unit)
     if made.text_numbers:
         yield _line("text_numbers", True, "measures or the time are texts")

@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from service.admission import times as forms
 from service.admission.decode import ISO_TIME
 from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen, kind
 from service.proposal.names import is_readable, words
+from service.settings import time_pattern
 from service.settings.source import TIMESTAMP as TIMESTAMP_WORD
 from service.units import rough_duration
 
@@ -32,6 +33,8 @@ _OF_SOMETHING_ELSE = frozenset(
     {"received", "ingest", "ingested", "processed", "created", "changed", "updated", "stored", "published", "sent"}
     | {"start", "end", "expire", "expiry", "expiration", "install", "installed", "metadata", "local", "valid", "birth"}
 )
+_OF_A_CONNECTOR = frozenset({"ts_ms", "ts_us", "ts_ns"})
+"""Debezium's names for the times at which it has seen a change."""
 _SAME_MS = 2_000
 _CLOSE_MS, _DAY_MS, _QUARTER_MS = 600_000, 86_400_000, 900_000
 
@@ -49,12 +52,41 @@ class Clock:
     has_zone: bool = True
     is_text: bool = False
     """Whether it is a number in a text."""
+    pattern: str | None = None
+    """The pattern of its texts, if they are not of ISO 8601."""
+    others: tuple[str, ...] = ()
+    """Other patterns that all of its texts have, too."""
 
     @property
     def is_local(self) -> bool:
         """Whether it looks like local time without a zone: whole quarters of an hour from the broker's time, at most 14 hours."""
         off = round(self.lag_ms / _QUARTER_MS) * _QUARTER_MS
         return not self.has_zone and 0 < abs(off) <= 14 * 3_600_000 and abs(self.lag_ms - off) < _CLOSE_MS / 5
+
+
+_PATTERNS = (
+    "dd.MM.yyyy HH:mm:ss",
+    "dd.MM.yyyy HH:mm",
+    "dd/MM/yyyy HH:mm:ss",
+    "dd/MM/yyyy HH:mm",
+    "dd-MM-yyyy HH:mm:ss",
+    "MM/dd/yyyy HH:mm:ss",
+    "MM/dd/yyyy HH:mm",
+    "M/d/yyyy h:mm:ss a",
+    "d/M/yyyy h:mm:ss a",
+    "yyyy/MM/dd HH:mm:ss",
+    "yyyy/MM/dd HH:mm",
+    "yyyyMMddHHmmss",
+    "yyyyMMddHHmm",
+    "yyyyMMdd HHmmss",
+    "yyyyMMdd HH:mm:ss",
+    "dd/MMM/yyyy:HH:mm:ss X",
+    "dd-MMM-yyyy HH:mm:ss",
+    "dd MMM yyyy HH:mm:ss",
+    "EEE, dd MMM yyyy HH:mm:ss X",
+    "EEE MMM d HH:mm:ss yyyy",
+)
+"""The patterns that are tried, in this order."""
 
 
 def clocks(columns: Columns, sample: Sequence[Seen]) -> list[Clock]:
@@ -93,9 +125,13 @@ def _clock(column: Column, sample: Sequence[Seen]) -> Clock | None:
     if not is_readable(column.parts):
         return None
     unit, has_zone = _form(column)
+    patterns: tuple[str, ...] = ()
     if not unit:
-        return None
-    ms = [_ms(value, unit) for value in column.values]
+        patterns = _patterns(column, sample)
+        if not patterns:
+            return None
+        unit, has_zone = "iso", "X" in patterns[0]
+    ms = [_ms(value, unit, patterns[0] if patterns else None) for value in column.values]
     lags = [seen.broker_ms - at for seen, at in zip(sample, ms, strict=True) if at is not None]
     if not lags:
         return None
@@ -112,10 +148,37 @@ def _clock(column: Column, sample: Sequence[Seen]) -> Clock | None:
     )
     if len(name) == 1 and name <= {"time", "timestamp", "ts", "t", "datetime"}:
         score += 1
+    if column.parts[-1] in _OF_A_CONNECTOR:
+        score -= 1.5
     if len(lags) < 0.99 * len(sample):
         score -= 3
     is_text = unit not in {"iso", "logical"} and bool(column.kinds[TEXT])
-    return Clock(column.path, unit, ms, score, lag_ms, has_zone, is_text)
+    clock = Clock(column.path, unit, ms, score, lag_ms, has_zone, is_text)
+    return replace(clock, pattern=patterns[0], others=patterns[1:]) if patterns else clock
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as the text that a pattern reads: a number, too, such as 20260921141400."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return value if isinstance(value, str) else None
+
+
+def _patterns(column: Column, sample: Sequence[Seen]) -> tuple[str, ...]:
+    """Return the patterns that nearly all texts of a field have, the one whose times are nearest to the broker's first."""
+    texts = [text for value in column.present if (text := _text(value)) is not None]
+    if not texts or len(texts) < MOSTLY * len(column.present):
+        return ()
+    lags = {}
+    for pattern in _PATTERNS:
+        form = time_pattern.parse(pattern)
+        if forms.of_text(texts[0], form=form) is None and forms.of_text(texts[-1], form=form) is None:
+            continue
+        ms = [_ms(value, "iso", pattern) for value in column.values]
+        apart = [abs(seen.broker_ms - at) for seen, at in zip(sample, ms, strict=True) if at is not None]
+        if len(apart) >= MOSTLY * len(texts):
+            lags[pattern] = statistics.median(apart)
+    return tuple(sorted(lags, key=lags.__getitem__))
 
 
 def of_kafka(sample: Sequence[Seen]) -> Clock:
@@ -153,8 +216,11 @@ def _iso_ms(text: str) -> int | None:
     return round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _ms(value: Any, unit: str) -> int | None:
+def _ms(value: Any, unit: str, pattern: str | None = None) -> int | None:
     """A value as milliseconds since the epoch, None if it is no time."""
+    if pattern is not None:
+        text = _text(value)
+        return None if text is None else forms.of_text(text, form=time_pattern.parse(pattern))
     try:
         if unit in {"iso", "logical"}:
             if isinstance(value, str):

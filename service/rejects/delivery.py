@@ -78,11 +78,19 @@ def of_reading(record: Record, index: int, form: Input = ARRAY, broker_ms: int |
     """
     if index == arrays.NO_INDEX:
         return record
-    found = _readings(record.value or b"", form.model_dump_json(include={"format", "array"}), broker_ms)
+    found = _readings(record.value or b"", _shape(form), broker_ms)
     if index >= len(found):
         return None
     size = sum(len(name) + len(value or b"") for name, value in record.headers)
     return Record(record.key, found[index], record.headers if size <= HEADERS_OF_A_READING else [])
+
+
+def _shape(form: Input) -> str:
+    """Return the settings that decide about the readings of a record, as a text: CSV leaves some fields as texts."""
+    asked = {name: {"path": each.path, "where": each.where} for name, each in form.measures.items() if each.where}
+    columns = {name: {"path": each.path} for name, each in form.columns.items()}
+    shape = {"format": form.format, "array": form.array, "device_id": form.device_id}
+    return json.dumps({**shape, "columns": columns, "measures": asked})
 
 
 @lru_cache(maxsize=1)

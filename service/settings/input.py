@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
 
-from service.settings import condition, field_path, source
+from service.settings import condition, field_path, source, time_pattern
 from service.settings.condition import Condition
 from service.settings.expression import Expression
 from service.settings.formats import TRAITS, Traits
@@ -47,6 +47,10 @@ class Measure(Section):
     offset: float = Field(default=0.0, allow_inf_nan=False)
     """It is added to the product. Ranges are of the result."""
 
+    decimal_scale: int | None = Field(default=None, ge=0, le=22, examples=[2])
+    """With JSON: the field is a decimal of Kafka Connect, base64 of a whole number, with so many digits behind the point.
+    Debezium writes it with decimal.handling.mode = precise. A number of JSON is taken as it is. Default: none.
+    """
     where: str | None = Field(default=None, examples=["metric = 'temperature'"])
     """The path is this measure only in records whose other field has this text: "metric = 'temperature'", "metric in
     ('t', 'temp')", several with AND. Where all measures have a condition, a record of which none holds is counted as
@@ -160,6 +164,11 @@ def _time_part(value: str) -> str:
     return source.normal(value, ("field",), "a part of the event time")
 
 
+def _time_pattern(value: str) -> str:
+    time_pattern.parse(value)
+    return value
+
+
 def _zone(value: str) -> str:
     if value not in zoneinfo.available_timezones():
         msg = f"{value!r} is no time zone; one is Europe/Vienna, America/New_York or UTC"
@@ -261,9 +270,16 @@ class Input(Section):
     """"s", "ms", "us", "ns" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is
     recognised anyway, but for one of nanoseconds, which needs "ns".
     """
+    event_time_pattern: Annotated[str, AfterValidator(_time_pattern)] | None = Field(
+        default=None, examples=["dd.MM.yyyy HH:mm:ss"]
+    )
+    """The form of texts that are not of ISO 8601, with Java's letters: yyyy yy, MM M MMM, dd d, HH H, hh h a, mm m, ss s, S
+    for each digit of a fraction, X for an offset. event_time_unit is then "iso"; of two fields the pattern has a blank
+    between them. Default: none.
+    """
     time_zone: Annotated[str, AfterValidator(_zone)] = Field(default="UTC", examples=["Europe/Vienna"])
-    """The zone of "iso" texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved
-    forward by as much; of one that comes twice the first is taken.
+    """The zone of texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved forward
+    by as much; of one that comes twice the first is taken.
     """
     measures: Mapping[str, Measure] = Field(default_factory=dict, examples=[{"temperature": "temperature"}])
     """Measure name = the field's path in the record: "temperature"; with a unit of its own: { path = "temperature_f",
@@ -311,7 +327,26 @@ class Input(Section):
             return value
         given = value["measures_from"]
         named = given if isinstance(given, MeasuresFrom) else MeasuresFrom.model_validate(given)
-        return {**value, "measures": {**named.measures, **(value.get("measures") or {})}}
+        own = value.get("measures") or {}
+        if isinstance(own, Mapping) and (twice := sorted(named.measures.keys() & own.keys())):
+            msg = f"measures_from.only: {', '.join(twice)} is in measures, too. Give each name once"
+            raise ValueError(msg)
+        return {**value, "measures": {**named.measures, **own}}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reads_texts(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or value.get("event_time_pattern") is None:
+            return value
+        if value.get("event_time_unit", "iso") != "iso":
+            msg = "event_time_pattern: is for texts. Remove event_time_unit"
+            raise ValueError(msg)
+        return {**value, "event_time_unit": "iso"}
+
+    @property
+    def time_form(self) -> str:
+        """The pattern of the event time, or its unit, for messages."""
+        return self.event_time_pattern or self.event_time_unit
 
     @property
     def is_long(self) -> bool:
@@ -453,7 +488,32 @@ class Input(Section):
         """The paths in the record of JSON whose measures are read from texts."""
         if self.text_numbers or self.on_bad_measure == "drop":
             return self.measure_fields
-        return tuple(measure.path for measure in self.measures.values() if measure.values is not None)
+        return tuple(
+            measure.path
+            for measure in self.measures.values()
+            if measure.values is not None or measure.decimal_scale is not None
+        )
+
+    def decimal_problems(self) -> list[str]:
+        """Return a problem for each measure with a decimal that cannot be read as one."""
+        decimals = {name: each for name, each in self.measures.items() if each.decimal_scale is not None}
+        problems = [
+            f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; an Avro schema has the scale"
+            for name, each in decimals.items()
+            if not self.is_json or not source.in_record(each.path)
+        ]
+        problems += [
+            f"{self.place}.measures.{name}: has decimal_scale and values. Give one of them"
+            for name, each in decimals.items()
+            if each.values is not None
+        ]
+        paths = {each.path: name for name, each in decimals.items()}
+        return problems + [
+            f"{setting}: {path!r} is a decimal of {self.place}.measures.{paths[path]}, and is read otherwise here"
+            for setting, path in self.fields
+            if path in paths
+            and self.measures.get(setting.removeprefix(f"{self.place}.measures.")) not in decimals.values()
+        ]
 
     @property
     def time_field(self) -> str | None:

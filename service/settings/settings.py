@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
+from service.settings import source
 from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
@@ -175,6 +176,7 @@ class Settings(Section):
             problems += [
                 *form.misplaced_paths(),
                 *form.conditional_paths(),
+                *form.decimal_problems(),
                 *form.shared_paths(),
                 *form.crossing_paths(),
             ]
@@ -239,6 +241,12 @@ class Settings(Section):
             f"{form.place}.event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
             for form in self.forms
             if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}
+        ]
+        problems += [
+            f"{form.place}.{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
+            for form in self.forms
+            for key in ("event_time_part", "event_time_pattern", "time_zone")
+            if form.event_time == source.TIMESTAMP and key in form.model_fields_set
         ]
         problems += self._crossing_outlets()
         if self.pane_ms < 1_000:

@@ -11,6 +11,8 @@ import pytest
 
 from service import settings as service_settings
 from service.admission import readings
+from service.commands import dissect
+from service.commands.metadata import Metadata
 from tests.stream.records import BASE_MS, Record, avro, make_document
 from tests.stream.script import KAFKA
 
@@ -58,6 +60,57 @@ def test_a_text_is_a_number_or_no_value_or_rejects_the_record_by_its_measure(spa
             answer = (reject["reason"], reject["detail"])
         fields, expected = CASES[row["offset"]]
         assert answer == expected, fields
+
+
+DECIMALS: list[tuple[str, Any]] = [
+    # A value of JSON, and the number with two digits behind the point. 01 86 is 390, FF is -1, 80 is -128.
+    ('"AYY="', 3.9),
+    ('"/w=="', -0.01),
+    ('"gA=="', -1.28),
+    ('"AIA="', 1.28),
+    ('"AA=="', 0.0),
+    ('"f/////////8="', 92233720368547758.07),
+    ('"gAAAAAAAAAA="', -92233720368547758.08),
+    ('"AAAAAAAAAYY="', 3.9),
+    ('"AQIDBAUG"', 11081521574.46),
+    ("3.9", 3.9),
+    ("1234", 1234.0),
+    ("-1e2", -100.0),
+    ("null", None),
+    ('""', None),
+    ('" "', None),
+    ('"AYY"', "not_finite"),
+    ('"AYY=\\n"', "not_finite"),
+    ('" AYY="', "not_finite"),
+    ('"A-_="', "not_finite"),
+    ('"AAAAAAAAAAAA"', "not_finite"),
+    ('"AQAAAAAAAAAAAA=="', "not_finite"),
+    ('"3.90"', "not_finite"),
+    ("true", "not_finite"),
+    ("{}", "not_finite"),
+    ('["AYY="]', "not_finite"),
+]
+
+
+@pytest.mark.parametrize("condition", [None, "kind = 'a'"])
+def test_decimals_of_connect_are_read_from_base64(spark: Any, tmp_path: Path, condition: str | None) -> None:
+    price = {"path": "price", "decimal_scale": 2} | ({} if condition is None else {"where": condition})
+    given = service_settings.parse(
+        make_document(tmp_path, input={"format": "json", "measures": {"price": price, "u": "u"}})
+    )
+    values = [
+        f'{{"device_id":"d","event_time":{BASE_MS},"kind":"a","u":1,"price":{text}}}'.encode() for text, _ in DECIMALS
+    ]
+    frame = spark.createDataFrame(
+        [Record(value, BASE_MS, offset=n).row() for n, value in enumerate(values)], KAFKA
+    ).coalesce(1)
+    for row in readings.admit(frame, given).toArrow().to_pylist():
+        text, expected = DECIMALS[row["offset"]]
+        answer = row["price"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
+        assert answer == expected, text
+        seen = dissect.dissect(values[row["offset"]], given.form, {})
+        reason, _ = dissect.reason(seen, Metadata(), given.form)
+        assert (reason or dissect.reading(seen, Metadata(), given.form).measures["price"]) == expected, text
 
 
 @pytest.mark.parametrize("name", ["json", "avro"])

@@ -12,6 +12,7 @@ from service import settings as service_settings
 from service.admission import readings, times
 from service.commands import dissect
 from service.commands.metadata import Metadata
+from service.settings import time_pattern
 from tests.stream.records import BASE_MS, Record, avro, make_document
 from tests.stream.script import KAFKA
 
@@ -126,11 +127,82 @@ PARTS: list[tuple[str, dict[str, Any], int | None]] = [
     ("s", {"more": 5}, None),
     ("iso", {"at": "2026-09-21", "more": "14:14:00.5"}, 500),
     ("iso", {"at": "20260921", "more": "141401Z"}, 1000),
+    ("iso", {"at": 20260921, "more": 141401}, 1000),
     ("iso", {"at": " 2026-09-21 ", "more": " 16:14:00+02 "}, 0),
     ("iso", {"at": "2026-09-21"}, None),
     ("iso", {"more": "14:14:00"}, None),
     ("iso", {"at": "2026-09-21T14:14:00Z", "more": ""}, None),
 ]
+
+
+PATTERNS = [
+    # Pattern, zone, text: the time in UTC.
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21.09.2026 14:14:00", "2026-09-21T14:14:00"),
+    ("dd.MM.yyyy HH:mm:ss", "Europe/Vienna", " 21.09.2026 16:14:00\n", "2026-09-21T14:14:00"),
+    ("dd.MM.yyyy HH:mm:ss", "Europe/Vienna", "29.03.2026 02:30:00", "2026-03-29T01:30:00"),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "2026-09-21 14:14:00", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "31.09.2026 14:14:00", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21x09x2026 14:14:00", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21.09.2026 24:00:00", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21.09.2026 14:14:60", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21.09.0000 14:14:00", None),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "21.09.2026 14:14:00 ", "2026-09-21T14:14:00"),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "", None),
+    ("M/d/yyyy h:mm:ss a", "UTC", "9/21/2026 2:14:00 PM", "2026-09-21T14:14:00"),
+    ("M/d/yyyy h:mm:ss a", "UTC", "09/5/2026 12:00:00 am", "2026-09-05T00:00:00"),
+    ("M/d/yyyy h:mm:ss a", "UTC", "9/21/2026 12:14:00 pm", "2026-09-21T12:14:00"),
+    ("M/d/yyyy h:mm:ss a", "UTC", "9/21/2026 13:14:00 PM", None),
+    ("M/d/yyyy, h:mm:ss a", "UTC", "9/21/2026, 2:14:00\u202fPM", "2026-09-21T14:14:00"),
+    ("M/d/yyyy h:mm:ss a", "America/New_York", "9/21/2026 10:14:00 AM", "2026-09-21T14:14:00"),
+    ("dd/MMM/yyyy:HH:mm:ss X", "UTC", "21/Sep/2026:16:14:00 +0200", "2026-09-21T14:14:00"),
+    ("dd/MMM/yyyy:HH:mm:ss X", "Asia/Kathmandu", "21/DEC/2026:14:14:00 Z", "2026-12-21T14:14:00"),
+    ("dd/MMM/yyyy:HH:mm:ss X", "UTC", "21/Okt/2026:14:14:00 Z", None),
+    ("dd/MMM/yyyy:HH:mm:ss X", "UTC", "21/Jan/2026:14:14:00 -18:30", None),
+    ("EEE, dd MMM yyyy HH:mm:ss X", "UTC", "Mon, 21 Sep 2026 14:14:00 GMT", "2026-09-21T14:14:00"),
+    ("yyyyMMddHHmmss.SSS", "UTC", "20260921141400.257", "2026-09-21T14:14:00.257"),
+    ("yyyyMMddHHmmssSSSSSS", "UTC", "20260921141400257999", "2026-09-21T14:14:00.257"),
+    ("yyMMdd", "UTC", "260921", "2026-09-21T00:00:00"),
+    ("d.M.yy H:m", "UTC", "1.2.26 3:4", "2026-02-01T03:04:00"),
+    ("yyyy-MM-dd'T'HH'h''s'mm", "UTC", "2026-09-21T14h's14", "2026-09-21T14:14:00"),
+    ("[dd/MM/yyyy HH:mm:ss.S]", "UTC", "[21/09/2026 14:14:00.5]", "2026-09-21T14:14:00.500"),
+    ("dd.MM.yyyy\u00a0HH:mm", "UTC", "21.09.2026\u00a014:14", "2026-09-21T14:14:00"),
+    ("dd.MM.yyyy HH:mm:ss", "UTC", "\u0662\u0661.09.2026 14:14:00", None),
+]
+
+
+@pytest.mark.parametrize(("pattern", "zone"), dict.fromkeys((pattern, zone) for pattern, zone, *_ in PATTERNS))
+def test_the_plan_reads_texts_by_a_pattern(spark: Any, pattern: str, zone: str) -> None:
+    texts = {text: ms(expected) for each, of, text, expected in PATTERNS if (each, of) == (pattern, zone)}
+    frame = spark.createDataFrame([(text,) for text in texts], "x string")
+    rows = frame.select("x", F.expr(times.sql("x", zone, time_pattern.parse(pattern))).alias("ms")).collect()
+    assert {row["x"]: row["ms"] for row in rows} == texts
+
+
+PATTERN_PARTS: list[tuple[dict[str, Any], int | None]] = [
+    ({"at": "21/9/2026", "more": "14:14:00"}, 0),
+    ({"at": " 21/9/2026 ", "more": " 14:14:01 "}, 1000),
+    ({"at": "21/9/2026"}, None),
+    ({"at": "2026-09-21", "more": "14:14:00"}, None),
+    ({"at": None, "more": "14:14:00"}, None),
+    ({"at": 21, "more": True}, None),
+]
+
+
+def test_a_pattern_reads_a_date_and_a_time_of_two_fields(spark: Any, tmp_path: Path) -> None:
+    form = {"format": "json", "event_time": "at", "event_time_part": "more", "event_time_pattern": "d/M/yyyy HH:mm:ss"}
+    given = service_settings.parse(make_document(tmp_path, input={**form, "measures": {"t": "t"}}))
+    for fields, expected in PATTERN_PARTS:
+        value = json.dumps({"device_id": "d", "t": 1, **fields}).encode()
+        answer = None if expected is None else BASE_MS + expected
+        assert both(spark, given, value, BASE_MS) == (answer, answer), fields
+
+
+def test_a_number_of_json_is_a_text_for_a_pattern(spark: Any, tmp_path: Path) -> None:
+    form = {"format": "json", "event_time_pattern": "yyyyMMddHHmmss", "time_zone": "Europe/Vienna"}
+    given = service_settings.parse(make_document(tmp_path, input={**form, "measures": {"t": "t"}}))
+    for at, expected in ((20260921161400, BASE_MS), ("20260921161400", BASE_MS), (2026092116140, None), (1.5, None)):
+        value = json.dumps({"device_id": "d", "event_time": at, "t": 1}).encode()
+        assert both(spark, given, value, BASE_MS) == (expected, expected), at
 
 
 @pytest.mark.parametrize("texts", [False, True])

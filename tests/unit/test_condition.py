@@ -59,7 +59,44 @@ def test_measures_from_is_a_measure_for_each_name() -> None:
         ({"measures_from": {"name": "m", "value": "v", "only": ["Temp C"]}}, "must be a name"),
         ({"measures_from": {"name": "m", "value": "v", "only": []}}, "at least 1"),
         ({"measures_from": {"name": "m", "value": "v"}}, "only"),
+        (
+            {"measures_from": {"name": "m", "value": "v", "only": ["t", "h"]}, "measures": {"t": "x"}},
+            "measures_from.only: t is in measures, too. Give each name once",
+        ),
         ({"measures": {"t": {"path": "v", "where": "m > 5"}}}, "is no condition"),
+        ({"measures": {"t": {"path": "v", "decimal_scale": 23}}}, "must be at most 22"),
+        (
+            {"measures": {"t": {"path": "v", "decimal_scale": 2, "values": {"a": 1}}}},
+            "input.measures.t: has decimal_scale and values. Give one of them",
+        ),
+        (
+            {"measures": {"t": {"path": "v", "decimal_scale": 2}, "u": "v"}},
+            "input.measures.u: 'v' is a decimal of input.measures.t, and is read otherwise here",
+        ),
+        (
+            {"measures": {"t": {"path": "v", "decimal_scale": 2}, "u": "v * 2"}},
+            "input.measures.u: 'v' is a decimal of input.measures.t, and is read otherwise here",
+        ),
+        (
+            {"event_time": "v", "measures": {"t": {"path": "v", "decimal_scale": 2}}},
+            "input.event_time: 'v' is a decimal of input.measures.t, and is read otherwise here",
+        ),
+        (
+            {"format": "avro", "measures": {"t": {"path": "v", "decimal_scale": 2}}},
+            "input.measures.t.decimal_scale: is for fields of JSON",
+        ),
+        (
+            {"measures": {"t": {"path": "$header.v", "decimal_scale": 2}}},
+            "input.measures.t.decimal_scale: is for fields of JSON",
+        ),
+        (
+            {"event_time": "$timestamp", "event_time_unit": "s", "event_time_part": "ns", "measures": {"t": "v"}},
+            "input.event_time_part: is not read with event_time = '$timestamp'",
+        ),
+        (
+            {"event_time": "$timestamp", "event_time_unit": "iso", "time_zone": "Europe/Rome", "measures": {"t": "v"}},
+            "input.time_zone: is not read with event_time = '$timestamp'",
+        ),
         (
             {"measures": {"t": {"path": "v", "where": "m = 't'"}, "all": "v"}},
             "'v' is read as input.measures.all, too, without a condition",

@@ -1,5 +1,6 @@
 """The formats: one class for each name that the settings allow."""
 
+import tracemalloc
 from contextlib import suppress
 from time import process_time
 from typing import get_args
@@ -8,6 +9,8 @@ import pytest
 
 from service.admission.arrays import UnreadableArrayError
 from service.admission.formats import FORMATS
+from service.rejects import delivery
+from service.rejects.fetch import Record
 from service.settings import Input
 from service.settings.formats import TRAITS
 
@@ -46,7 +49,49 @@ BOMBS = {
     "backslashes": b"m f=" + b"\\" * 4_000_000,
     "an open text": b'm f="' + b'\\"' * 2_000_000,
     "lines": b"{}\n" * 99_999,
+    "a base name that each measurement repeats": b'[{"bn":"'
+    + b"a" * 80_000
+    + b'","v":1}'
+    + b',{"v":1}' * 99_999
+    + b"]",
+    "a header that each row repeats": b"a" * 80_000 + b"\n" + b"1\n" * 99_999,
+    "rows of one sign": b"a,b\n" + b"1\n" * 3_000_000,
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "bomb"),
+    [
+        ("senml", "a base name that each measurement repeats"),
+        ("csv", "a header that each row repeats"),
+        ("csv", "rows of one sign"),
+    ],
+)
+def test_what_readings_repeat_is_counted_while_they_are_made(name: str, bomb: str) -> None:
+    form = Input.model_validate({"format": name, "max_array_bytes": 8 << 20})
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnreadableArrayError, match="more than"):
+            FORMATS[name].cut(BOMBS[bomb], form, 0)
+        assert tracemalloc.get_traced_memory()[1] < 128 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_rejected_reading_is_cut_out_of_its_record_as_the_service_has_read_it() -> None:
+    form = Input.model_validate(
+        {
+            "format": "csv",
+            "device_id": "unit",
+            "columns": {"line": "line"},
+            "measures": {"t": {"path": "value", "where": "id = '2.50'"}, "all": "u * i"},
+        }
+    )
+    value = b"unit,line,id,value,u,i\n1.50,7.10,2.50,3,1,2\n1.0,8,2.50,4,1,2\n"
+    seen = FORMATS["csv"].cut(value, form).each
+    assert seen[0] == b'{"unit":"1.50","line":"7.10","id":"2.50","value":3,"u":1,"i":2}'
+    for index, expected in enumerate(seen):
+        assert delivery.of_reading(Record(b"k", value, []), index, form) == Record(b"k", expected, [])
 
 
 @pytest.mark.parametrize("bomb", BOMBS)

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
@@ -571,6 +572,30 @@ def test_a_long_record_gets_a_measure_for_each_name_and_the_settings_are_valid()
         "temperature": ("value", "metric = 'temperature'"),
     }
     assert form.is_long
+
+
+@pytest.mark.parametrize(
+    ("form", "pattern", "is_sure"),
+    [
+        ("%d.%m.%Y %H:%M:%S", "dd.MM.yyyy HH:mm:ss", True),
+        ("%m/%d/%Y %I:%M:%S %p", "M/d/yyyy h:mm:ss a", True),
+        ("%d/%b/%Y:%H:%M:%S +0000", "dd/MMM/yyyy:HH:mm:ss X", True),
+        ("%Y%m%d%H%M%S", "yyyyMMddHHmmss", True),
+        ("05/09/2026 %H:%M:%S", "dd/MM/yyyy HH:mm:ss", False),
+    ],
+)
+def test_texts_of_another_form_get_a_pattern(form: str, pattern: str, is_sure: bool) -> None:
+    begin_ms = BEGIN_MS if is_sure else round(datetime(2026, 9, 5, 12, tzinfo=UTC).timestamp() * 1000)
+    sample = [
+        replace(each, record={**each.record, "ts": at.strftime(form)}, broker_ms=round(at.timestamp() * 1000))
+        for n, each in enumerate(readings())
+        for at in [datetime.fromtimestamp(begin_ms // 1000 + n, UTC)]
+    ]
+    made = proposal.propose(sample)
+    assert settings(made)["input"]["event_time_pattern"] == pattern
+    assert "event_time_unit" not in settings(made)["input"]
+    doubt = made.doubts.get("input.event_time", "")
+    assert ("MM/dd/yyyy HH:mm:ss, too" in doubt) is not is_sure
 
 
 def test_numbers_in_texts_are_measures_and_times() -> None:

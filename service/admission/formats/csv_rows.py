@@ -12,7 +12,6 @@ import re
 
 from service.admission import arrays
 from service.admission.arrays import UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.ndjson import of_lines
 from service.admission.formats.plain_json import Json
 from service.settings import Input, field_path
 
@@ -30,17 +29,13 @@ class Csv(Json):
         try:
             text = packed.decode("utf-8-sig")
             separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
-            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True) if row]
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+            rows = (row for row in reader if row)
+            names, texts = _header(next(rows, [])), texts_of(form)
+            made = (_object(names, row, texts) for row in rows)
+            return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
         except (UnicodeDecodeError, csv.Error) as error:
             raise UnreadableArrayError(UNDECODABLE, f"is no CSV: {error}") from error
-        if not rows or len({*rows[0]}) < len(rows[0]):
-            raise UnreadableArrayError(UNDECODABLE, "is no CSV: it has no header, or one with a name twice")
-        if any(not each.strip() or NUMBER.fullmatch(each.strip()) for each in rows[0]):
-            raise UnreadableArrayError(UNDECODABLE, "its first row is no header: a name is blank or a number")
-        names, texts = [each.strip() for each in rows[0]], texts_of(form)
-        lines = [_object(names, row, texts) for row in rows[1:]]
-        made = of_lines(packed, lines)
-        return made if made.readings is not None else Cut(packed, lines)
 
     def looks_alike(self, value: bytes) -> bool:
         lines = value.decode(errors="replace").splitlines()[:3]
@@ -53,14 +48,24 @@ class Csv(Json):
 
 
 def texts_of(form: Input) -> set[str]:
-    """Return the fields that are texts, whatever is in them: of the device id and columns."""
-    return {field_path.parts(path)[0] for path in (*form.device_fields, *form.column_fields)}
+    """Return the fields that are texts, whatever is in them: of the device id, columns and conditions."""
+    asked = (each.path for measure in form.measures.values() for each in measure.conditions)
+    return {field_path.parts(path)[0] for path in (*form.device_fields, *form.column_fields, *asked)}
 
 
 def typed(text: str) -> str:
     """Return a text as JSON has it: a number, null, or a text."""
     text = text.strip()
     return "null" if not text else text if NUMBER.fullmatch(text) else json.dumps(text)
+
+
+def _header(row: list[str]) -> list[str]:
+    names = [each.strip() for each in row]
+    if not names or len({*names}) < len(names):
+        raise UnreadableArrayError(UNDECODABLE, "is no CSV: it has no header, or one with a name twice")
+    if any(not each or NUMBER.fullmatch(each) for each in names):
+        raise UnreadableArrayError(UNDECODABLE, "its first row is no header: a name is blank or a number")
+    return names
 
 
 def _object(names: list[str], row: list[str], texts: set[str]) -> bytes:

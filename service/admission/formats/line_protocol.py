@@ -16,7 +16,6 @@ from typing import cast
 from service.admission import arrays
 from service.admission.arrays import MAX_READINGS, UNDECODABLE, Cut, UnreadableArrayError
 from service.admission.formats.csv_rows import NUMBER
-from service.admission.formats.ndjson import of_lines
 from service.admission.formats.plain_json import Json
 from service.settings import Input
 
@@ -30,6 +29,7 @@ _LINE = re.compile(
 )
 _TAG = re.compile(rf",({_KEY})=({_KEY})", re.DOTALL)
 _FIELD = re.compile(rf",?({_KEY})=({_VALUE})", re.DOTALL)
+_GO_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _ESCAPE = re.compile(r"\\([,= ])")
 _ESCAPE_IN_NAME = re.compile(r"\\([, ])")
 _LONGEST = 1 << 20
@@ -53,7 +53,8 @@ class LineProtocol(Json):
             text = packed.decode()
         except UnicodeDecodeError as error:
             raise UnreadableArrayError(UNDECODABLE, f"is not UTF-8, at byte {error.start}") from error
-        return Cut(packed, of_lines(packed, [_reading(each, broker_ms) for each in _lines(text)]).each)
+        made = (_reading(each, broker_ms) for each in _lines(text))
+        return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
 
     def looks_alike(self, value: bytes) -> bool:
         lines = list(islice(_lines(value.decode(errors="replace")), 3))
@@ -102,4 +103,7 @@ def _value(text: str) -> str:
     if text in _TRUTH:
         return _TRUTH[text]
     number = text[:-1] if text[-1] in "iu" else text
-    return number if NUMBER.fullmatch(number.removeprefix("+")) and not number.startswith("+") else ""
+    if NUMBER.fullmatch(number):
+        return number
+    # Go writes and reads numbers that are none of JSON: 1. and .5, +1, 007.
+    return str(float(number)).replace("inf", "1e999") if _GO_NUMBER.fullmatch(number) else ""

@@ -9,12 +9,11 @@ an object is one reading: a replay sends a rejected measurement as such a record
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 from service.admission import arrays
 from service.admission.arrays import MAX_READINGS, OVERSIZED, UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.ndjson import of_lines
 from service.admission.formats.plain_json import Json
 from service.settings import Input
 
@@ -33,7 +32,11 @@ class Senml(Json):
 
     def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> Cut:
         packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        return Cut(packed) if packed.lstrip().startswith(b"{") else resolved(self.pack(packed), packed, broker_ms)
+        if packed.lstrip().startswith(b"{"):
+            return Cut(packed)
+        return Cut(
+            packed, arrays.collected(resolved(self.pack(packed), broker_ms), int(form.max_array_bytes), form.place)
+        )
 
     def pack(self, value: bytes) -> Any:
         """Return the measurements of a record. Raises UnreadableArrayError."""
@@ -45,19 +48,21 @@ class Senml(Json):
     def looks_alike(self, value: bytes) -> bool:
         try:
             pack = self.pack(value)
-            return isinstance(pack, list) and resolved(pack, value, 0).size > 0 and bool({"bn", "n"} & {*pack[0]})
+            return isinstance(pack, list) and len([*resolved(pack, 0)]) > 0 and bool({"bn", "n"} & {*pack[0]})
         except UnreadableArrayError:
             return False
 
 
-def resolved(pack: Any, packed: bytes, broker_ms: int | None) -> Cut:
-    """Return the measurements of a pack as readings, each with what it has from those before it. Raises UnreadableArrayError."""
+def resolved(pack: Any, broker_ms: int | None) -> Iterator[bytes]:
+    """Yield the measurements of a pack as readings, each with what it has from those before it. Raises UnreadableArrayError.
+
+    A measurement of base fields alone is no reading. One without a value that is read is a reading without a value.
+    """
     if not isinstance(pack, list):
         raise UnreadableArrayError(UNDECODABLE, "is no list of measurements")
     if len(pack) > MAX_READINGS:
         raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} measurements in one record")
     base: dict[str, Any] = {}
-    readings: list[bytes] = []
     for number, each in enumerate(pack):
         if not isinstance(each, dict):
             raise UnreadableArrayError(UNDECODABLE, f"measurement {number} is no object")
@@ -67,9 +72,8 @@ def resolved(pack: Any, packed: bytes, broker_ms: int | None) -> Cut:
             raise UnreadableArrayError(
                 UNDECODABLE, f"measurement {number} has the version {base['bver']}, read are up to 10"
             )
-        if each.keys() & {"v", "vs", "vb", "vd", "s"} or "bv" in each:
-            readings.append(_reading(each, base, broker_ms))
-    return Cut(packed, of_lines(packed, readings).each)
+        if "bv" in each or any(not name.startswith("b") for name in each):
+            yield _reading(each, base, broker_ms)
 
 
 def _check(number: int, each: Mapping[str, Any]) -> None:
@@ -101,8 +105,8 @@ def _encoded(each: Mapping[str, Any], base: Mapping[str, Any], broker_ms: int | 
     if "v" in each or ("bv" in base and not others and "s" not in each):
         made["value"] = base.get("bv", 0) + each.get("v", 0)
     made |= {{"vs": "text", "vb": "truth", "vd": "data"}[name]: each[name] for name in sorted(others)}
-    if "s" in each:
-        made["sum"] = base.get("bs", 0) + each["s"]
+    if "s" in each or "bs" in base:
+        made["sum"] = base.get("bs", 0) + each.get("s", 0)
     return json.dumps(made, allow_nan=False).encode()
 
 

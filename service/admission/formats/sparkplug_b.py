@@ -15,8 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from service.admission import arrays
-from service.admission.arrays import MAX_READINGS, OVERSIZED, UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.ndjson import of_lines
+from service.admission.arrays import UNDECODABLE, Cut, UnreadableArrayError
 from service.admission.formats.plain_json import Json
 from service.settings import Input
 
@@ -54,10 +53,8 @@ class SparkplugB(Json):
             raise UnreadableArrayError(
                 UNDECODABLE, f"is no payload of Sparkplug B: {' '.join(str(error).split())}"
             ) from error
-        if len(payload.metrics) > MAX_READINGS:
-            raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} metrics in one record")
-        made = [_reading(each, payload, broker_ms) for each in payload.metrics]
-        return Cut(packed, of_lines(packed, made).each)
+        made = (_reading(each, payload, broker_ms) for each in payload.metrics)
+        return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
 
     def looks_alike(self, value: bytes) -> bool:
         payload = _payload()()
