@@ -378,7 +378,7 @@ class Fleet:
         if by == LAST_SEEN:
             # A device that the feed has named since it was read is not the one that was silent longest.
             stale = self._stale
-            return lambda each: max(devices[each].last_seen, stale.get(each, 0))
+            return lambda each: max(devices[each].last_seen, stale.get(each, 0)) or None
         name = by.partition(".")[2]
         if by.startswith(FACT):
             return lambda each: devices[each].fact(name)
