@@ -193,6 +193,10 @@ class Fleet:
         self._generation += 1
         self.is_complete = False
 
+    def rest(self) -> None:
+        """Note that the feed is not followed any more. Whoever follows it again calls `lost`."""
+        self.is_complete = False
+
     async def run(self) -> None:
         """Read and keep current, while a page is open, until the task is cancelled."""
         read = -1
