@@ -163,7 +163,7 @@ def test_dashboard_without_its_package_says_how_to_get_it(
     path.write_text(GOOD)
     monkeypatch.setattr(dashboard, "PACKAGE", "no_such_package")
     assert main(["dashboard", "--config", str(path)]) == SetupError.status
-    assert "wheel with its extra: tidemark[dashboard]" in capsys.readouterr().err
+    assert "wheel with its extra: tidemark-service[dashboard]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("state", "exits"), [("running", 0), ("restarting", 1)])
