@@ -120,7 +120,7 @@ wheel: $(DIST)/.done
 	@for python in $(ON); do \
 	  made=$(CURDIR)/$(BUILD)/installed/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
 	  $$python -m venv $$made && echo "installing the wheels on $$made" && \
-	  $$made/bin/python -m pip install -q --disable-pip-version-check "$$(ls $(DIST)/tidemark-*.whl)[demo,dashboard]" $(DIST)/tidemark_*.whl && \
+	  $$made/bin/python -m pip install -q --disable-pip-version-check "$$(ls $(DIST)/tidemark_service-*.whl)[demo,dashboard]" $(DIST)/tidemark_client-*.whl $(DIST)/tidemark_dashboard-*.whl && \
 	  (cd $(BUILD)/installed/empty && TIDEMARK_CACHE=$(CURDIR)/$(BUILD)/installed/cache $$made/bin/tidemark demo --for 20s --rate 1000 --devices 500) \
 	  || exit 1; \
 	done
@@ -177,7 +177,7 @@ lock: $(INSTALLED)
 	  --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o requirements.lock
 	@$(BIN)/uv pip compile --quiet pyproject.toml --extra image --constraint requirements.lock --generate-hashes --no-emit-package tidemark-client \
-	  --no-emit-package tidemark --no-emit-index-url --no-emit-find-links \
+	  --no-emit-package tidemark-service --no-emit-index-url --no-emit-find-links \
 	  --python-version 3.11 --custom-compile-command "make lock" -o deploy/container/requirements.lock
 	@$(BIN)/uv pip compile --quiet clients/python/pyproject.toml --extra dev --universal --generate-hashes --no-emit-index-url \
 	  --no-emit-find-links --python-version 3.9 --custom-compile-command "make lock" -o clients/python/requirements.lock

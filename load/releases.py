@@ -22,4 +22,8 @@ def extract(version: str, folder: Path) -> Path:
     name = f"v{version}" if tag.returncode == 0 else RELEASES[version]
     archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    # A release asks for the version of its distribution, whose name was `tidemark`; this environment has tidemark-service.
+    info = folder / f"tidemark-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tidemark\nVersion: {version}\n", encoding="utf-8")
     return folder

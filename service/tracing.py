@@ -173,7 +173,7 @@ def _require() -> None:
         import opentelemetry.sdk.trace  # noqa: F401, PLC0415
     except ImportError as error:
         what = f"[otel] needs OpenTelemetry, and {error.name} is not installed"
-        raise SetupError(what, remedy="Install `tidemark[otel]`, or remove [otel] from the settings") from error
+        raise SetupError(what, remedy="Install `tidemark-service[otel]`, or remove [otel] from the settings") from error
 
 
 def _exporter(target: Target) -> Any:

@@ -78,7 +78,7 @@ def report(row: Row, seed: int, **options: Any) -> dict[str, Any]:
             "history": str(path),
             "machine": platform.platform(),
             "cores": os.cpu_count(),
-            "versions": {name: version(name) for name in ("tidemark", "pyspark", "confluent-kafka", "redis")},
+            "versions": {name: version(name) for name in ("tidemark-service", "pyspark", "confluent-kafka", "redis")},
         },
     }
 

@@ -186,6 +186,20 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "open-window-over-http",
+        "the HTTP API answers with the newest window of each key where the newest final one was asked for",
+        "an application takes a value that still changes for one that does not",
+        ("P7",),
+        (
+            Edit(
+                "clients/dashboard/src/tidemark_dashboard/api/resources.py",
+                """page, measure, final=given["final"], back""",
+                """page, measure, final=False, back""",
+            ),
+        ),
+        ("clients/dashboard/tests/test_dashboard_api.py::test_every_answer_is_the_clients",),
+    ),
+    Mutation(
         "dashboard-holds-silence",
         "the dashboard refuses the newest connection, not one that is silent",
         "whoever opens as many connections as it takes shuts the page",

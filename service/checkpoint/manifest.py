@@ -25,6 +25,7 @@ from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark.files import Files, Folder, Local
+from service.version import version as tidemark_version
 from state import codec
 
 NAME = "manifest.json"
@@ -64,7 +65,7 @@ class Manifest(BaseModel):
     def of(cls, settings: Settings, topic_ids: Mapping[str, str], shuffle_partitions: int) -> Self:
         """The manifest for these settings and this version."""
         return cls(
-            application=version("tidemark"),
+            application=tidemark_version(),
             spark=version("pyspark"),
             state_layout=codec.VERSION,
             query_shape=QUERY_SHAPE,
@@ -120,7 +121,7 @@ def set_format(files: Files | Local, number: int) -> None:
     """
     current = read(files)
     if current is not None and current.format != number:
-        DOCUMENT.write(files, current.model_copy(update={"format": number, "application": version("tidemark")}))
+        DOCUMENT.write(files, current.model_copy(update={"format": number, "application": tidemark_version()}))
 
 
 def buckets(settings: Settings, stored: Manifest | None, cores: int) -> int:

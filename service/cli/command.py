@@ -50,7 +50,9 @@ def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib import metadata
 
-        names = metadata.version("tidemark"), metadata.version("pyspark"), sys.version.split()[0]
+        from service.version import version
+
+        names = version(), metadata.version("pyspark"), sys.version.split()[0]
         print("tidemark {} (Spark {}, Python {})".format(*names))
         raise typer.Exit
 

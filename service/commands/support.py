@@ -33,7 +33,7 @@ from service.settings import Settings
 
 PACKAGES = (
     *(
-        "tidemark",
+        "tidemark-service",
         "pyspark",
         "confluent-kafka",
         "fastavro",

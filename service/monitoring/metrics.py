@@ -32,6 +32,7 @@ from service.pipeline.term import TermMetrics
 from service.redis.link import EpochLostError, WritesLostError
 from service.reference.database import REASONS
 from service.rejects.delivery import UNREADABLE
+from service.version import version as tidemark_version
 
 if TYPE_CHECKING:
     from service.kafka.offsets import Headrooms
@@ -258,7 +259,7 @@ class Metrics(TermMetrics):
             [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS],
         )
         self.registry.register(self.latency)
-        versions = {"version": version("tidemark"), "spark": spark or version("pyspark")}
+        versions = {"version": tidemark_version(), "spark": spark or version("pyspark")}
         Info("tidemark_build", "What runs", registry=self.registry).info(versions)
 
     def limits(self, settings: "Settings") -> None:

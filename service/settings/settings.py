@@ -134,7 +134,7 @@ class Settings(Section):
     They reject nothing.
     """
     otel: Otel | None = None
-    """Traces of batches by OpenTelemetry. Needs the extra tidemark[otel]. Default: none, nothing is traced."""
+    """Traces of batches by OpenTelemetry. Needs the extra tidemark-service[otel]. Default: none, nothing is traced."""
     outlets: tuple[Outlet, ...] = ()
     """Where final windows and closed sessions go for good: docs/outlets.md. One table for each outlet. Default: none.
     """

@@ -18,6 +18,7 @@ from service.errors import SetupError
 from service.spark import java
 from service.spark.home import installed
 from service.spark.places import CHECKOUT, DEPLOY, cache
+from service.version import version as tidemark_version
 
 LOCK = DEPLOY / "jars.lock"
 PYSPARK = "4.1.4"
@@ -66,7 +67,7 @@ def root() -> Path:
     """
     if given := os.environ.get("TIDEMARK_JARS"):
         return Path(given)
-    return cache() / "jars" if CHECKOUT else cache() / "jars" / version("tidemark")
+    return cache() / "jars" if CHECKOUT else cache() / "jars" / tidemark_version()
 
 
 def folder(group: str = "spark") -> Path:
@@ -108,7 +109,7 @@ def complete(group: str = "spark") -> list[Path]:
 def require_tested() -> None:
     """Raise SetupError unless the installed PySpark and the folder's modules of Spark are those that the tests run with."""
     if (present := version("pyspark")) != PYSPARK:
-        what = f"PySpark {present} is installed, and Tidemark {version('tidemark')} is tested with {PYSPARK} only"
+        what = f"PySpark {present} is installed, and Tidemark {tidemark_version()} is tested with {PYSPARK} only"
         raise SetupError(
             what, remedy=f"Run `pip install pyspark=={PYSPARK}`, or install the Tidemark that is for {present}"
         )

@@ -29,7 +29,7 @@ from service.settings import ParquetOutlet, Settings
 from state.statistics import Shown
 from tests.outputs import MINUTE, T0, changed, changes, device, session, window_table, windows
 
-pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark[sql]")
+pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark-service[sql]")
 from service.sql import live, question
 
 pytestmark = pytest.mark.integration

@@ -47,7 +47,10 @@ def tidemark(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def test_version_names_tidemark_spark_and_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     python = ".".join(map(str, sys.version_info[:3]))
-    assert capsys.readouterr().out == f"tidemark {version('tidemark')} (Spark {version('pyspark')}, Python {python})\n"
+    assert (
+        capsys.readouterr().out
+        == f"tidemark {version('tidemark-service')} (Spark {version('pyspark')}, Python {python})\n"
+    )
 
 
 def test_a_reader_of_the_output_may_leave() -> None:
@@ -163,7 +166,7 @@ def test_dashboard_without_its_package_says_how_to_get_it(
     path.write_text(GOOD)
     monkeypatch.setattr(dashboard, "PACKAGE", "no_such_package")
     assert main(["dashboard", "--config", str(path)]) == SetupError.status
-    assert "wheel with its extra: tidemark[dashboard]" in capsys.readouterr().err
+    assert "wheel with its extra: tidemark-service[dashboard]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("state", "exits"), [("running", 0), ("restarting", 1)])

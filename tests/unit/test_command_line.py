@@ -64,7 +64,7 @@ def test_help_shows_the_words_in_square_brackets(capsys: pytest.CaptureFixture[s
     for words, expected in (
         (["views", "add"], "[[views]]"),
         (["init"], "[kafka.options]"),
-        (["demo"], "tidemark[demo]"),
+        (["demo"], "tidemark-service[demo]"),
     ):
         assert main([*words, "--help"]) == 0
         assert expected in capsys.readouterr().out

@@ -86,7 +86,7 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     for phase, seconds in {"run": 0.25, "publish": 0.01, "source": 0.005, "planning": 0.02, "total": 0.34}.items():
         assert scraped.value("batch_seconds_count", phase=phase) == 1
         assert scraped.value("batch_seconds_sum", phase=phase) == pytest.approx(seconds)
-    assert scraped.value("build_info", version=version("tidemark"), spark=version("pyspark")) == 1
+    assert scraped.value("build_info", version=version("tidemark-service"), spark=version("pyspark")) == 1
 
 
 def test_sessions_that_silence_closes_are_counted_and_input_is_silent_until_a_batch_has_records(

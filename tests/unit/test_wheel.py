@@ -1,17 +1,21 @@
 """The wheel: what is in it, what is not, and that the three distributions have one version."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.errors import SetupError
 from service.spark.jars import PYSPARK
 from service.spark.places import ROOT
+from service.version import DISTRIBUTION, version
 
 SOURCES = ("service", "state", "schemas", "deploy", "load", "pyproject.toml", "README.md", "LICENSE")
 PROGRAMS = ("run", "submit", "driver", "master", "worker", "secret")
@@ -107,3 +111,24 @@ def test_a_worker_of_spark_imports_the_installed_package_wherever_the_service_is
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_distributions_have_names_that_are_not_of_another_project() -> None:
+    names = {folder: project(folder)["name"] for folder in (".", "clients/python", "clients/dashboard")}
+    assert names == {".": DISTRIBUTION, "clients/python": "tidemark-client", "clients/dashboard": "tidemark-dashboard"}
+    assert project()["scripts"] == {"tidemark": "service.cli:program"}
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")]
+    of_another = re.compile(r"pip install [^`\n]*\btidemark(?![-_\w./])")
+    told = [
+        f"{page.name}: {line}" for page in pages for line in page.read_text().splitlines() if of_another.search(line)
+    ]
+    assert [line for line in told if "brings" not in line and not line.startswith("CHANGELOG")] == []
+
+
+def test_an_environment_with_the_former_distribution_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    with pytest.raises(SetupError, match=r"tidemark-service is not installed.*make setup"):
+        version.__wrapped__()

@@ -138,7 +138,7 @@ def test_the_numbers_beside_the_choices_are_of_the_devices_that_a_click_would_li
     [
         ("", ["US-2", "eu-1", "eu-2", "us-1", "us-3"]),
         ("-id", ["us-3", "us-1", "eu-2", "eu-1", "US-2"]),
-        ("last_seen", ["eu-2", "US-2", "us-3", "eu-1", "us-1"]),
+        ("last_seen", ["US-2", "us-3", "eu-1", "us-1", "eu-2"]),  # eu-2 has never sent a reading
         ("-last_seen", ["us-1", "eu-1", "us-3", "US-2", "eu-2"]),
         ("-m.temperature", ["eu-1", "us-1", "US-2", "eu-2", "us-3"]),  # without a value: the last, by id
         ("m.temperature", ["US-2", "us-1", "eu-1", "eu-2", "us-3"]),
@@ -158,7 +158,7 @@ def test_devices_are_sorted_by_any_column_and_those_without_a_value_are_the_last
 def test_a_device_that_the_feed_has_named_is_not_the_one_that_was_silent_longest() -> None:
     fleet = fleet_of(FLEET)
     fleet.touch("US-2")
-    assert fleet.page(fleet.ids(), Order("last_seen"), 0, 5) == ["eu-2", "us-3", "eu-1", "us-1", "US-2"]
+    assert fleet.page(fleet.ids(), Order("last_seen"), 0, 5) == ["us-3", "eu-1", "us-1", "US-2", "eu-2"]
 
 
 def test_a_hundred_thousand_devices_are_filtered_and_sorted_in_under_a_second() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from conftest import Server
-from test_client import MINUTE, T0, progress, service, window  # noqa: F401
+from test_client import HOUR, MARCH_29, MINUTE, T0, calendar_meta, progress, service, silence, window  # noqa: F401
 
 from tidemark_client import ArgumentError, TooManyWindowsError, times, to_frame
 from tidemark_client.values import View
@@ -27,6 +27,50 @@ def test_the_newest_window_of_each_key_comes_at_once(client: Any, server: Server
     }, "cork has an older one of this measure, and gone has none"
     final = client.latest("site", "power", final=True, page=1)
     assert {key: each.start for key, each in final.items()} == {"cork": T0 - MINUTE, "leeds": T0 - MINUTE}
+
+
+def test_a_key_without_the_measure_costs_as_many_reads_as_windows_were_asked_for(client: Any, server: Server) -> None:
+    window(server, "site:power:leeds", T0 - 3 * MINUTE)
+    window(server, "site:temperature:leeds", T0)
+    assert client.latest("site", "power", back=3) == {}, "a day is retained, three windows are looked at"
+    assert client.latest("site", "power", back=4)["leeds"].start == T0 - 3 * MINUTE
+    progress(server, T0 - 2 * MINUTE)
+    window(server, "site:power:cork", T0 + 40 * MINUTE)
+    window(server, "site:power:cork", T0 - 3 * MINUTE)
+    assert client.latest("site", "power")["cork"].start == T0 + 40 * MINUTE
+    final = client.latest("site", "power", final=True, back=1)
+    assert {key: each.start for key, each in final.items()} == {"leeds": T0 - 3 * MINUTE, "cork": T0 - 3 * MINUTE}, (
+        "open windows are not counted"
+    )
+    progress(server, T0 - 4 * MINUTE, **silence(T0 + 50 * MINUTE))
+    assert client.latest("site", "power", final=True, back=1)["cork"].start == T0 + 40 * MINUTE, "closed by silence"
+    for back in (0, -1, 10_001, 1.5, True):
+        with pytest.raises(ArgumentError, match="back = "):
+            client.latest("site", "power", back=back)
+
+
+def test_local_days_are_merged_over_both_changes_of_clocks(client: Any, server: Server) -> None:
+    calendar_meta(server)
+    # 23 hours, 24 hours; and in autumn 25 hours: 25 October 2026 begins at 22:00 UTC of the 24th.
+    spring, autumn = MARCH_29, 1_792_879_200_000
+    for start, hours, count, mean in ((spring, 23, 23, 2.0), (spring + 23 * HOUR, 24, 24, 4.0), (autumn, 25, 50, 1.0)):
+        window(server, "day:power:d1", start, length=hours * HOUR, count=count, mean=str(mean), sum=str(count * mean))
+    found = client.aggregate("day", "d1", since=spring, until=spring + 24 * HOUR)
+    assert (found.windows, found.start, found.end, found.count) == (2, spring, spring + 47 * HOUR, 47)
+    assert found.mean == pytest.approx((46 + 96) / 47, rel=1e-15)
+    found = client.aggregate("day", "d1", since=spring)
+    assert (found.windows, found.end, found.length) == (3, autumn + 25 * HOUR, timedelta(days=211))
+    assert (found.count, found.mean) == (97, pytest.approx(192 / 97, rel=1e-15))
+
+
+def test_a_time_outside_of_the_calendar_is_refused_before_anything_is_asked(client: Any, server: Server) -> None:
+    calendar_meta(server)
+    window(server, "day:power:d1", MARCH_29)
+    for since in (-(10**17), 10**17):
+        with pytest.raises(ArgumentError, match="is not a time of the years 2 to 9998"):
+            client.windows("day", "d1", since=since)
+    with pytest.raises(TooManyWindowsError):
+        client.windows("day", "d1", since=-62_100_000_000_000)
 
 
 def test_windows_of_a_span_are_merged_to_the_statistics_of_their_readings(client: Any, server: Server) -> None:
@@ -97,12 +141,16 @@ def test_devices_are_chosen_by_status_and_attributes_and_come_in_an_order(client
     assert ids(sort="last_seen", limit=2) == ["d5", "d4"], "who was silent longest"
     assert ids(sort="-power") == ["d5", "d4", "d2", "d1", "d0", "d3"], "who has none comes last"
     assert ids(sort="site", limit=3) == ["d4", "d5", "d0"]
+    assert ids(sort="-site") == ["d0", "d1", "d2", "d3", "d4", "d5"], "those that are alike keep the order of their ids"
+    server.redis.hset("tidemark:device:d1", "ref.power", "small")
+    assert ids(sort="power") == ["d0", "d1", "d2", "d4", "d5", "d3"], "an attribute of the same name is no measure"
     assert len(ids(limit=4)) == 4
     assert ids(limit=0) == ids(sort="id", limit=0) == []
     for choice, part in (
         ({"status": "away"}, "one of online, quiet, offline, never"),
         ({"where": {"site": 5}}, "where['site']"),
         ({"limit": 1.5}, "limit = 1.5"),
+        ({"limit": -1}, "limit = -1: give 0 or more"),
         ({"sort": 7}, "sort = 7"),
     ):
         with pytest.raises(ArgumentError) as caught:
@@ -170,7 +218,7 @@ def test_a_frame_of_devices_and_sessions_has_the_names_of_sql(client: Any, serve
         "batch": "7",
         "updated": "1",
     }
-    server.redis.hset("tidemark:device:d7", mapping=device)
+    server.redis.hset("tidemark:device:d7", mapping={**device, "last": "4.5", "last.at": str(T0), "ref.x.at": "oak"})
     session = {
         "start": str(T0),
         "last": str(T0 + 5_000),
@@ -191,5 +239,6 @@ def test_a_frame_of_devices_and_sessions_has_the_names_of_sql(client: Any, serve
     [row] = to_frame([client.device("d7")]).to_dict("records")
     assert (row["ref.site"], row["power"], row["power.at"].timestamp()) == ("leeds", 2.5, T0 / 1000)
     assert str(row["last_seen"]) == "NaT", "no reading was ever admitted"
+    assert (row["last"], row["ref.x.at"]) == (4.5, "oak"), "names of times that are measures or columns"
     [row] = to_frame(client.sessions("d7")).to_dict("records")
     assert (row["power.mean"], row["duration"]) == (2.0, timedelta(seconds=5))

@@ -19,11 +19,13 @@ from starlette.staticfiles import StaticFiles
 
 from tidemark_client import ContractError, KeyTextError, TidemarkClientError
 from tidemark_dashboard import runbook, statistics
+from tidemark_dashboard.api import BASE
+from tidemark_dashboard.api.routes import Api, no_such_address
 from tidemark_dashboard.glossary import GLOSSARY, REASONS
 from tidemark_dashboard.live import MOST, Hub, Live, Rendered
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.pages import NotFoundError, Page, address, device, fleet, key, pipeline, views
-from tidemark_dashboard.security import STATIC, Guard, Headers, Sessions, Token, login, logout
+from tidemark_dashboard.security import STATIC, Guard, Headers, Sessions, Token, login, logout, refusal
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import FILTERS
 
@@ -39,6 +41,7 @@ class Site:
         self.options = options
         self.sources = Sources(options)
         self.hub = Hub()
+        self.api = Api(self.sources)
         loader = PackageLoader("tidemark_dashboard")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
         self._templates.filters.update(FILTERS)
@@ -63,7 +66,7 @@ class Site:
         try:
             yield
         finally:
-            self.hub.is_closing = True
+            self.hub.is_closing = self.api.hub.is_closing = True
             await self.sources.close()
 
     def html(self, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
@@ -172,9 +175,14 @@ def build(options: Options) -> Starlette:
         return site.events(page, request) if page else PlainTextResponse("no such page\n", 404)
 
     async def missing(request: Request, _: Exception) -> Response:
+        if request.url.path.startswith(f"{BASE}/"):
+            return no_such_address(request)
         if request.url.path.startswith(STATIC):  # a path that needs no token
             return PlainTextResponse("no such file\n", 404)
         return site.html("missing.html", {"title": "Not found", "reason": "There is no page at this address"}, 404)
+
+    async def no_method(request: Request, _: Exception) -> Response:
+        return refusal(request.scope, "no_such_method", 405, f"{request.method} is not answered here", "use GET")
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -189,6 +197,7 @@ def build(options: Options) -> Starlette:
         Route("/runbook", runbooks),
         Route("/runbook/{name}", runbooks),
         Route("/healthz", healthz),
+        *site.api.routes(),
         Mount("/static", StaticFiles(directory=str(files("tidemark_dashboard") / "static"))),
     ]
     if token is not None:
@@ -200,7 +209,7 @@ def build(options: Options) -> Starlette:
     app = Starlette(
         routes=routes,
         lifespan=site.lifespan,
-        exception_handlers={404: missing},
+        exception_handlers={404: missing, 405: no_method},
         middleware=[
             Middleware(Headers),
             Middleware(Guard, token=token, sessions=sessions, hosts=options.allowed_hosts),

@@ -15,7 +15,7 @@ HEAD_S = 10.0
 """From the connection, or the last answer, to the end of the next request's head; a TLS handshake is part of it."""
 ANSWER_S = 30.0
 """From there to the end of the answer, except of events, which have no end."""
-EVENTS = "/events/"
+EVENTS = ("/events/", "/api/v1/events/")
 BACKLOG = 100
 """Connections that asyncio accepts in one turn of its loop."""
 

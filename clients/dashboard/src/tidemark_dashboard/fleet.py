@@ -194,6 +194,10 @@ class Fleet:
         self._generation += 1
         self.is_complete = False
 
+    def rest(self) -> None:
+        """Note that the feed is not followed any more. Whoever follows it again calls `lost`."""
+        self.is_complete = False
+
     async def run(self) -> None:
         """Read and keep current, while a page is open, until the task is cancelled."""
         read = -1
@@ -379,7 +383,7 @@ class Fleet:
         if by == LAST_SEEN:
             # A device that the feed has named since it was read is not the one that was silent longest.
             stale = self._stale
-            return lambda each: max(devices[each].last_seen, stale.get(each, 0))
+            return lambda each: max(devices[each].last_seen, stale.get(each, 0)) or None
         name = by.partition(".")[2]
         if by.startswith(FACT):
             return lambda each: devices[each].fact(name)

@@ -58,6 +58,7 @@ class Live:
         self._changed = asyncio.Event()
         self._topics: frozenset[Topic] = frozenset()
         self._sent: dict[str, str] = {}
+        self._was_old: bool | None = None
         self.browsers: set[Browser] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -102,9 +103,9 @@ class Live:
         self._send(rendered.parts)
 
     def _pulse(self) -> None:
-        before = self._sent.get("freshness")
+        was_old, self._was_old = self._was_old, self._sources.freshness().is_old
         self._send(self._freshness())
-        if before is not None and ("data-old" in before) != ("data-old" in self._sent["freshness"]):
+        if was_old is not None and was_old != self._was_old:
             self._changed.set()  # a source came back: what changed meanwhile may not be announced
 
     def _send(self, parts: Parts) -> None:
@@ -128,9 +129,13 @@ class Hub:
         return sum(len(page.browsers) for page in self._pages.values())
 
     async def stream(
-        self, address: str, make: Callable[[], Live], is_signed_in: Callable[[], bool] = lambda: True
+        self,
+        address: str,
+        make: Callable[[], Live],
+        is_signed_in: Callable[[], bool] = lambda: True,
+        write: Callable[[Parts], str] = lambda parts: _event("parts", parts) if parts else _event("beat", {}),
     ) -> AsyncIterator[str]:
-        """The server-sent events of a page for one browser, until it goes away or signs out."""
+        """The server-sent events of a page for one browser, until it goes away or signs out. `write` makes events of parts."""
         page = self._pages.get(address)
         if page is None:
             page = self._pages[address] = make()
@@ -145,7 +150,7 @@ class Hub:
                     return
                 browser.ready.clear()
                 parts, browser.pending = browser.pending, {}
-                yield _event("parts", parts) if parts else _event("beat", {})
+                yield write(parts)
         finally:
             page.remove(browser)
             if not page.browsers:

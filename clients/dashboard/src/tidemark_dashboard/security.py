@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidemark_dashboard.api import BASE, problems
+
 POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -135,9 +137,10 @@ class Guard:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
         answer: Response | None = None
         if name not in self._hosts:
-            answer = PlainTextResponse(f"This dashboard is not {name!r}: start it with --host {name}\n", 421)
+            remedy = f"start it with --host {name}"
+            answer = refusal(scope, "wrong_host", 421, f"This dashboard is not {name!r}", remedy)
         elif scope["method"] not in {"GET", "HEAD", "POST"}:
-            answer = PlainTextResponse("Only GET is answered\n", 405)
+            answer = refusal(scope, "no_such_method", 405, f"{scope['method']} is not answered", "use GET")
         elif self._token is not None and not _is_open(scope["path"]):
             cookie = cookie_of(headers)
             scope["is_signed_in"] = lambda: self._sessions.has(cookie)
@@ -153,12 +156,15 @@ class Guard:
                 scope["is_signed_in"] = lambda: True
                 return None
             if wait_s := token.wait_s(client):
-                return too_many(wait_s)
+                return too_many(wait_s, scope)
         return self._refusal(scope, headers)
 
     def _refusal(self, scope: Scope, headers: RequestHeaders) -> Response:
-        if "text/html" not in headers.get("accept", ""):
-            return PlainTextResponse("Give the token: Authorization: Bearer ...\n", 401, {"WWW-Authenticate": "Bearer"})
+        if "text/html" not in headers.get("accept", "") or scope["path"].startswith(f"{BASE}/"):
+            more = {"WWW-Authenticate": "Bearer"}
+            return refusal(
+                scope, "no_token", 401, "The token is missing or wrong", "give Authorization: Bearer ...", more
+            )
         query = scope["query_string"].decode("latin-1")
         wanted = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
@@ -184,7 +190,7 @@ def login(token: Token, sessions: Sessions, html: Callable[..., Response], *, is
         fields: Mapping[str, list[str]] = parse_qs(body.decode("utf-8", "replace"))
         if not token.is_right(fields.get("token", [""])[0].strip(), client):
             if wait_s := token.wait_s(client):
-                return too_many(wait_s)
+                return too_many(wait_s, request.scope)
             await asyncio.sleep(WRONG_S)
             return html("login.html", {**context, "is_wrong": True}, 403)
         response = RedirectResponse(wanted, 303)
@@ -217,10 +223,20 @@ def client_of(scope: Scope) -> str:
     return (scope.get("client") or ("",))[0]
 
 
-def too_many(wait_s: int) -> Response:
+def too_many(wait_s: int, scope: Scope) -> Response:
     """Return the answer to a client with too many wrong tokens."""
-    text = f"Too many wrong tokens: try again in {wait_s} s\n"
-    return PlainTextResponse(text, 429, {"Retry-After": str(wait_s)})
+    more = {"Retry-After": str(wait_s)}
+    return refusal(scope, "too_many_tokens", 429, "Too many wrong tokens", f"try again in {wait_s} s", more)
+
+
+def refusal(
+    scope: Scope, code: str, status: int, detail: str, remedy: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return the refusal of a request: a problem for the API, else a line of text."""
+    if scope["path"].startswith(f"{BASE}/"):
+        problem = problems.ProblemError(code, status, detail, {"remedy": remedy})
+        return problems.answer(problem, str(scope["path"]), headers)
+    return PlainTextResponse(f"{detail}: {remedy}\n", status, headers)
 
 
 def _network(client: str) -> str:

@@ -59,6 +59,8 @@ class Service:
         self.url, self.prometheus, self._query = address.rstrip("/"), prometheus.rstrip("/"), mark + query
         self._wanted, self._on_change = wanted, on_change
         self.health, self.alerts_health = Health(), Health()
+        self.asked_ms = 0
+        """When the service was asked the last time, whether it has answered or not."""
         self.status: Mapping[str, Any] = {}
         self.looks: deque[Look] = deque()
         self.batches: list[Mapping[str, Any]] = []
@@ -107,6 +109,7 @@ class Service:
                 await self._wanted.wait()
                 if self.url:
                     await self._ask_service(client)
+                    self.asked_ms = now_ms()
                 if self.prometheus:
                     await self._ask_prometheus(client)
                 self._on_change()

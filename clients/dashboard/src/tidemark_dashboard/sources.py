@@ -124,6 +124,9 @@ class Sources:
                 self.want()
             elif time.monotonic() > self._until_s:
                 self.wanted.clear()
+                # The next request may come before the reader of the feed has begun again.
+                self.fleet.rest()
+                self.keys.lost()
             await asyncio.sleep(PULSE_S)
 
     # What has changed.

@@ -105,11 +105,18 @@ class AsyncClient:
         return await self.ask(queries.aggregate(view, key, since=since, until=until, measure=measure))
 
     async def latest(
-        self, view: str, measure: str | None = None, *, final: bool = False, page: int = 1000
+        self,
+        view: str,
+        measure: str | None = None,
+        *,
+        final: bool = False,
+        page: int = 1000,
+        back: int = queries.BACK,
     ) -> dict[str, Window]:
         found: dict[str, Window] = {}
         async for keys in self.key_pages(view, page):
-            found.update({each.key: each for each in await self.ask(queries.latest(view, keys, measure, final=final))})
+            windows = await self.ask(queries.latest(view, keys, measure, final=final, back=back))
+            found.update({each.key: each for each in windows})
         return found
 
     async def keys(self, view: str, *, since: Since | None = None, limit: int = 100) -> list[tuple[str, int]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import operator
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from tidemark_client import times
 from tidemark_client.errors import ArgumentError
+
+EARLIEST_MS, LATEST_MS = (times.to_ms(datetime(year, 1, 1, tzinfo=timezone.utc)) for year in (2, 9999))
+"""Calendars have years of four digits, and look at the windows around a time."""
 
 
 def time(name: str, value: Any, *, is_ago: bool = False) -> int:
@@ -21,6 +24,9 @@ def time(name: str, value: Any, *, is_ago: bool = False) -> int:
             "whole milliseconds since 1970 as an int, such as int(time.time() * 1000), or a datetime with a time zone"
         )
         msg = f"{name} = {value!r}: give {forms}{', or a timedelta before now' if is_ago else ''}"
+        raise ArgumentError(msg)
+    if not EARLIEST_MS <= operator.index(value) <= LATEST_MS:
+        msg = f"{name} = {value!r} ms is not a time of the years 2 to 9998: give milliseconds since 1970"
         raise ArgumentError(msg)
     return operator.index(value)
 

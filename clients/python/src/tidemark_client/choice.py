@@ -19,7 +19,8 @@ class Choice:
     """Devices with this status, with these values of attributes; in the order of `sort`, at most `limit`.
 
     `sort` is "id", "last_seen", an attribute or a measure, whose newest value it is; "-" before it begins with the largest.
-    Devices that lack it come last. Without `sort` there is no order.
+    Devices that lack it come last, those that are alike in the order of their ids. A name that is an attribute and a measure is
+    the measure. Without `sort` there is no order.
     """
 
     status: str | None = None
@@ -36,6 +37,9 @@ class Choice:
             raise ArgumentError(msg)
         if self.limit is not None:
             arguments.counts(limit=self.limit)
+            if self.limit < 0:
+                msg = f"limit = {self.limit}: give 0 or more, or None for all devices"
+                raise ArgumentError(msg)
 
     @property
     def is_bounded(self) -> bool:
@@ -51,19 +55,24 @@ class Choice:
         """The accepted devices in the order of `sort`, at most `limit`, each once."""
         distinct = {each.id: each for each in devices if self.accepts(each)}
         name = self.sort or "id"
-        by, is_descending = name.lstrip("-"), name.startswith("-")
-        known = [each for each in distinct.values() if _value(each, by) is not None]
-        lacking = sorted((each for each in distinct.values() if _value(each, by) is None), key=lambda each: each.id)
+        by, is_descending = (name[1:], True) if name.startswith("-") else (name, False)
+        in_order = sorted(distinct.values(), key=lambda each: each.id)
+        is_measure = any(by in each.latest for each in in_order)
+        values = {each.id: _value(each, by, is_measure=is_measure) for each in in_order}
+        known = [each for each in in_order if values[each.id] is not None]
+        lacking = [each for each in in_order if values[each.id] is None]
         limit = len(distinct) if self.limit is None else self.limit
         choose = heapq.nlargest if is_descending else heapq.nsmallest
-        return (choose(limit, known, key=lambda each: (_value(each, by), each.id)) + lacking)[:limit]
+        return (choose(limit, known, key=lambda each: values[each.id]) + lacking)[:limit]
 
 
-def _value(device: Device, name: str) -> Any:
+def _value(device: Device, name: str, *, is_measure: bool) -> Any:
     """Any: a text, a number or None; for one name they are of one type."""
     if name == "id":
         return device.id
     if name == "last_seen":
         return device.last_seen or None
-    reading = device.latest.get(name)
-    return device.attributes.get(name) if reading is None else reading.value
+    if is_measure:
+        reading = device.latest.get(name)
+        return None if reading is None else reading.value
+    return device.attributes.get(name)

@@ -142,12 +142,22 @@ class Client:
         return self.ask(queries.aggregate(view, key, since=since, until=until, measure=measure))
 
     def latest(
-        self, view: str, measure: str | None = None, *, final: bool = False, page: int = 1000
+        self,
+        view: str,
+        measure: str | None = None,
+        *,
+        final: bool = False,
+        page: int = 1000,
+        back: int = queries.BACK,
     ) -> dict[str, Window]:
-        """The newest window with readings of each key, or with `final` the newest final one, by the text of the key."""
+        """The newest window with readings of each key, or with `final` the newest final one, by the text of the key.
+
+        A key that has none among its last `back` windows is left out.
+        """
         found: dict[str, Window] = {}
         for keys in self.key_pages(view, page):
-            found.update({each.key: each for each in self.ask(queries.latest(view, keys, measure, final=final))})
+            windows = self.ask(queries.latest(view, keys, measure, final=final, back=back))
+            found.update({each.key: each for each in windows})
         return found
 
     def keys(self, view: str, *, since: Since | None = None, limit: int = 100) -> list[tuple[str, int]]:

@@ -11,7 +11,8 @@ from tidemark_client.errors import ArgumentError
 from tidemark_client.values import Device, Session, Window
 
 Value = Union[Window, Session, Device, Aggregate]
-_TIMES = {"start", "end", "first", "last", "last_seen", "session", "complete_from", "merged_into", "written.updated"}
+_TIMES = {"start", "end", "first", "last", "last_seen", "session", "complete_from", "merged_into"}
+_DURATION = "duration"
 
 
 def to_frame(values: Iterable[Value]) -> Any:
@@ -26,18 +27,20 @@ def to_frame(values: Iterable[Value]) -> Any:
     except ModuleNotFoundError as error:
         msg = "to_frame needs pandas: pip install pandas"
         raise ArgumentError(msg) from error
-    frame: Any = pd.DataFrame([_row(each) for each in values])
+    times: set[str] = set()
+    frame: Any = pd.DataFrame([_row(each, times) for each in values])
     for name in list(frame.columns):
-        if name in _TIMES or name.endswith(".at"):
+        if name in times - {_DURATION}:
             frame[name] = pd.to_datetime(frame[name].astype("Int64"), unit="ms", utc=True)
         elif frame[name].isna().all():
             del frame[name]
-    if "duration" in frame:
-        frame["duration"] = pd.to_timedelta(frame["duration"], unit="ms")
+    if _DURATION in times:
+        frame[_DURATION] = pd.to_timedelta(frame[_DURATION], unit="ms")
     return frame
 
 
-def _row(value: Value) -> dict[str, Any]:
+def _row(value: Value, times: set[str]) -> dict[str, Any]:
+    """The columns of a value. Names of times are added to `times`: a measure may have the name of a time."""
     if not isinstance(value, (Window, Session, Device, Aggregate)):
         msg = f"{value!r}: give windows, sessions, devices or aggregates"
         raise ArgumentError(msg)
@@ -49,6 +52,7 @@ def _row(value: Value) -> dict[str, Any]:
         elif each.name == "latest":
             for name, reading in content.items():
                 row[name], row[f"{name}.at"] = reading.value, reading.at
+                times.add(f"{name}.at")
         elif isinstance(content, Mapping):
             row.update(
                 {
@@ -59,6 +63,8 @@ def _row(value: Value) -> dict[str, Any]:
             )
         elif dataclasses.is_dataclass(content):
             row.update({f"{each.name}.{name}": part for name, part in vars(content).items()})
+            times.update({f"{each.name}.{name}" for name in vars(content)} & {"written.updated"})
         else:
-            row[each.name] = content
-    return {name: None if name == "last_seen" and part == 0 else part for name, part in row.items()}
+            row[each.name] = None if each.name == "last_seen" and content == 0 else content
+            times.update({each.name} & {*_TIMES, _DURATION})
+    return row

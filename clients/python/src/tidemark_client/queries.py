@@ -16,7 +16,7 @@ from typing import Any, Callable, TypeVar, cast
 
 from tidemark_client import arguments, layout
 from tidemark_client.aggregate import Aggregate, apart, merged
-from tidemark_client.errors import BusyError, TooManyWindowsError
+from tidemark_client.errors import ArgumentError, BusyError, TooManyWindowsError
 from tidemark_client.feed import changes, end_of_feed
 from tidemark_client.names import KeyOf, Names, Place
 from tidemark_client.steps import Command, Pause, Query, Steps
@@ -52,6 +52,8 @@ MOST_WINDOWS = 10_000
 """Windows in one answer, and windows that are looked at to find the newest one."""
 SOME, MORE = 100, 1_000
 """Windows that are looked at in the second round trip, and in each one after it."""
+BACK = 30
+"""Windows of each key that `latest` looks at: a key that lacks the measure costs as many reads."""
 RETRY_S = 0.05
 """Between two attempts of a snapshot."""
 
@@ -115,10 +117,8 @@ def latest_complete(view: str, key: KeyOf = (), measure: str | None = None) -> Q
         progress = Progress.of(fields)
         if last is None or progress is None:
             return None
-        # All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
-        sure, newest = (series.view.last_closed(until) for until in (progress.final, progress.closed_until))
-        newest = min(newest, last)
-        return (yield from _newest(store, series, last, newest, lambda each: each.final, max(0, newest - sure)))
+        newest, ahead_ms = _final_starts(series.view, progress, last)
+        return (yield from _newest(store, series, last, newest, lambda each: each.final, ahead_ms))
 
     return Query(steps)
 
@@ -160,32 +160,62 @@ def aggregate(
 
 
 def latest(
-    view: str, keys: Sequence[tuple[str, int]], measure: str | None = None, *, final: bool = False
+    view: str,
+    keys: Sequence[tuple[str, int]],
+    measure: str | None = None,
+    *,
+    final: bool = False,
+    back: int = BACK,
 ) -> Query[list[Window]]:
     """The newest window of each of these keys, which `keys` or KeyPages have given; with `final`, the newest final one.
 
-    A key without such a window is left out.
+    A key without such a window among its last `back` ones, or final ones, is left out. Raises ArgumentError.
     """
     arguments.texts(view=view, measure=measure)
+    arguments.counts(back=back)
+    if not 1 <= back <= MOST_WINDOWS:
+        msg = f"back = {back}: give a number of windows from 1 to {MOST_WINDOWS}"
+        raise ArgumentError(msg)
 
     def steps(names: Names) -> Steps[list[Window]]:
         meta = (yield from layout.meta(names)).view(view)
         chosen = meta.measure(measure)
-        questions = [
-            Query(_newest_of(_Series(meta, key, chosen), names.store(key), last, final=final)) for key, last in keys
-        ]
+        newest_of = _newest_final if final else _newest_any
+        questions = [Query(newest_of(_Series(meta, key, chosen), names.store(key), last, back)) for key, last in keys]
         found = yield from together(questions).steps(names)
         return [each for each in found if each is not None]
 
     return Query(steps)
 
 
-def _newest_of(series: _Series, store: Names, last: int, *, final: bool) -> Callable[[Names], Steps[Window | None]]:
+def _newest_any(series: _Series, store: Names, last: int, back: int) -> Callable[[Names], Steps[Window | None]]:
     def steps(_: Names) -> Steps[Window | None]:
-        accepts: Callable[[Window], bool] = (lambda each: each.final) if final else (lambda _: True)
-        return (yield from _newest(store, series, last, last, accepts))
+        return (yield from _newest(store, series, last, last, lambda _: True, most=back))
 
     return steps
+
+
+def _newest_final(series: _Series, store: Names, last: int, back: int) -> Callable[[Names], Steps[Window | None]]:
+    def steps(_: Names) -> Steps[Window | None]:
+        [fields] = yield [("HGETALL", store.progress)]
+        progress = Progress.of(fields)
+        if progress is None:
+            return None
+        newest, ahead_ms = _final_starts(series.view, progress, last)
+        most = back + -(-ahead_ms // series.view.step_ms)
+        return (yield from _newest(store, series, last, newest, lambda each: each.final, ahead_ms, most))
+
+    return steps
+
+
+def _final_starts(view: View, progress: Progress, last: int) -> tuple[int, int]:
+    """The latest time at which a final window of a key may start, and how far it is behind that at which all are final.
+
+    All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
+    """
+    sure, newest = (view.last_closed(until) for until in (progress.final, progress.closed_until))
+    newest = min(newest, last)
+    return newest, max(0, newest - sure)
 
 
 def _span(series: _Series, store: Names, since: int, until: int | None) -> Steps[list[Window]]:
@@ -435,15 +465,22 @@ def _last(series: _Series, store: Names, *more: Command) -> Steps[tuple[int | No
 
 
 def _newest(
-    store: Names, series: _Series, last: int, newest: int, accepts: Callable[[Window], bool], ahead_ms: int = 0
+    store: Names,
+    series: _Series,
+    last: int,
+    newest: int,
+    accepts: Callable[[Window], bool],
+    ahead_ms: int = 0,
+    most: int = MOST_WINDOWS,
 ) -> Steps[Window | None]:
     """The newest acceptable window that starts by `newest`, of a key whose newest window, of any measure, starts at `last`.
 
-    The first round trip looks at the windows of `ahead_ms` and one more.
+    The first round trip looks at the windows of `ahead_ms` and one more, all of them together at `most` windows.
     """
     starts, oldest = series.view.backwards(newest), last - series.view.retain_ms - series.view.window_ms
     start, looked, page = newest, 0, min(-(-ahead_ms // series.view.step_ms) + 1, MORE)
-    while start >= oldest and looked < MOST_WINDOWS:
+    while start >= oldest and looked < most:
+        page = min(page, most - looked)
         places = [series.place(start) for start in islice(starts, page)]
         for each in (yield from _read(store, places)):
             if each is not None and accepts(each):
