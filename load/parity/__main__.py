@@ -1,12 +1,13 @@
-"""Compare an hour of the stream with backfills of it, and three outlets that were through faults with the oracle.
+"""Compare an hour of the stream with backfills, a year of it with SQL, and outlets after faults with the oracle.
 
-    python -m load.parity [--only hour | outlets] [--seed 7] [--devices 500] [--readings 200000] [--json FILE]    # make parity
+    python -m load.parity [--only hour | year | outlets] [--seed 7] [--devices 500] [--readings 200000] [--meters 12] [--json F]
 
     hour       an hour of the stream against `tidemark backfill` from Kafka and from Parquet          load/parity/hour.py
+    year       local days and months of meters, by the stream and by a backfill, against SQL          load/parity/year.py
     outlets    Kafka, PostgreSQL and Parquet after ten kills, two outages of the database and a full disk: the row `outlets` of
                `make faults`
 
-`missing`, `duplicates` and `differences` are the sums of both. Exit status 0 if all are 0.
+`missing`, `duplicates` and `differences` are the sums of all. Exit status 0 if all are 0.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any
 from load.faults.__main__ import report as played
 from load.faults.row import find
 from load.faults.rows.outlets_away import DIFFERENCES
-from load.parity import hour
+from load.parity import hour, year
 from load.report import machine, reported
 
 
@@ -27,9 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make parity", description="Backfills against the stream, outlets against the oracle."
     )
-    parser.add_argument("--only", choices=("hour", "outlets"))
+    parser.add_argument("--only", choices=("hour", "year", "outlets"))
     parser.add_argument("--devices", type=int, default=500)
     parser.add_argument("--readings", type=int, default=200_000)
+    parser.add_argument("--meters", type=int, default=12)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
@@ -39,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def report(args: argparse.Namespace) -> dict[str, Any]:
     """Return the report."""
     parts: dict[str, Mapping[str, Any]] = {}
-    if args.only != "outlets":
+    if args.only in {None, "hour"}:
         parts["hour"] = hour.report(args.seed, args.devices, args.readings)
-    if args.only != "hour":
+    if args.only in {None, "year"}:
+        parts["year"] = year.report(args.seed, args.meters)
+    if args.only in {None, "outlets"}:
         parts["outlets"] = _outlets(args.seed)
     sums = {name: sum(part[name] for part in parts.values()) for name in DIFFERENCES}
     return {"machine": machine(), **parts, **sums}

@@ -99,7 +99,7 @@ def _round(
     testbed.wait_ready()
     options = source()
     began = time.monotonic()
-    says = _backfill(testbed, watermark_ms, options)
+    says = backfill(testbed, START_MS - SPAN_S * 1000, watermark_ms, options)
     seconds = time.monotonic() - began
     _wait_taken(testbed, generator)
     testbed.stop_service()
@@ -150,9 +150,9 @@ def _archive(testbed: Testbed) -> Path:
     return path
 
 
-def _backfill(testbed: Testbed, watermark_ms: int, options: Sequence[str]) -> list[str]:
-    """Run the command while the service runs; return its output."""
-    span = ["--from", str(START_MS - SPAN_S * 1000), "--to", str(watermark_ms)]
+def backfill(testbed: Testbed, since_ms: int, until_ms: int, options: Sequence[str] = ()) -> list[str]:
+    """Run the command; return its output."""
+    span = ["--from", str(since_ms), "--to", str(until_ms)]
     command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(testbed.config), *span, *options]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     print(ran.stdout, flush=True)
