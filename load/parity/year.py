@@ -1,8 +1,8 @@
 """A year of meters: local days and months by the stream and by a backfill, against SQL over the raw readings.
 
-Counters report by the hour, up to two hours late and out of order, over both changes of clock, and begin again at 0 at times. The
-service has days and months of four zones by device, and days of the sites. DuckDB computes the same from the raw readings with time
-zones of its own; it shares no code with the service.
+Counters report by the hour, up to two hours late and out of order, over both changes of clock, and begin again at 0 at times.
+There are days and months of four zones by device, and days of the sites. DuckDB computes the same from the raw readings, with
+time zones of its own; it shares no code with the service.
 """
 
 import json
