@@ -24,9 +24,9 @@ from load.servers.kafka import CREATE_TIME
 from load.testbed import PARTITIONS, TOPIC, Testbed, to_toml
 
 HOUR_MS = 3_600_000
-START_MS = int(datetime(2025, 9, 1, tzinfo=UTC).timestamp() * 1000)
-HOURS = 24 * 420
-"""Fourteen months: a calendar year has both changes of clock, whole months, and a month that is open."""
+START_MS = int(datetime(2025, 9, 20, tzinfo=UTC).timestamp() * 1000)
+HOURS = 24 * 366
+"""As long as a window may be kept: both changes of clock, eleven whole months, and one that is open."""
 ZONES = {
     "rome": "Europe/Rome",
     "kathmandu": "Asia/Kathmandu",
@@ -75,7 +75,7 @@ def views() -> list[Mapping[str, Any]]:
     made += [
         {"name": f"site_{name}", "by": ["plant"], "window": "1 d", "time_zone": zone} for name, zone in ZONES.items()
     ]
-    return [{**view, "statistics": list(STATISTICS), "retain": "1000 d"} for view in made]
+    return [{**view, "statistics": list(STATISTICS), "retain": "366 d"} for view in made]
 
 
 def report(seed: int, meters: int) -> dict[str, Any]:

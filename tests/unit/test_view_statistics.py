@@ -52,15 +52,15 @@ def views(one=DEFAULT, two=DEFAULT):
     )
 
 
-def folded(readings, of):
-    """The parts of windows of (device, ms, value) that one task sends."""
+def folded(readings, of, base_ms=BASE_MS):
+    """The parts of windows of (device, ms after `base_ms`, value) that one task sends."""
     fold = Fold(Screen(("readings",), 1), RULES, [(view, ("t",)) for view in of], pane_ms=10_000)
     rows = [
         {
             "bucket": 0,
             "device": device,
-            "event_ms": BASE_MS + ms,
-            "broker_ms": BASE_MS + ms,
+            "event_ms": base_ms + ms,
+            "broker_ms": base_ms + ms,
             "t": value,
             "from_partition": 0,
             "offset": number,
