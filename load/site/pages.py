@@ -24,6 +24,9 @@ PATTERNS = (
 PICTURES = {".svg", ".png"}
 FILES = "files"
 """The folder of the site with the files that pages link to."""
+UNSEARCHED = {Path("CHANGELOG.md"), Path("SECURITY.md")}
+"""Pages that the search leaves out, as it does the files: they have every word, and answer no question."""
+_NO_SEARCH = "---\nsearch:\n  exclude: true\n---\n\n"
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _ITEM = re.compile(r"([-*]|\d+\.) ")
 _LANGUAGES = {".toml": "toml", ".py": "python", ".json": "json", ".yml": "yaml", ".conf": "ini", ".lua": "lua"}
@@ -39,7 +42,7 @@ def copy_pages(root: Path, target: Path) -> None:
     known = set(pages(root))
     for page in sorted(known):
         text = _LINK.sub(partial(_linked, page=page, root=root, target=target, known=known), (root / page).read_text())
-        _write(target / page, indented(text))
+        _write(target / page, (_NO_SEARCH if page in UNSEARCHED else "") + indented(text))
     for picture in (each for each in (root / "docs").rglob("*") if each.suffix in PICTURES):
         copy = target / picture.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +82,10 @@ def _linked(match: re.Match[str], page: Path, root: Path, target: Path, known: s
     if (root / file).is_dir():
         shown = file / "README.md" if file / "README.md" in known else Path(FILES) / file / "index.md"
         if shown not in known:
-            _write(target / shown, "\n".join(_listed(root / file, file)))
+            _write(target / shown, _NO_SEARCH + "\n".join(_listed(root / file, file)))
     else:
         shown = Path(FILES) / f"{file}.md"
-        _write(target / shown, _shown(root / file, file))
+        _write(target / shown, _NO_SEARCH + _shown(root / file, file))
     return f"{opening}{os.path.relpath(shown, page.parent)}{anchor}{closing}"
 
 

@@ -120,7 +120,7 @@ def test_a_check_says_whether_the_collector_takes_traces() -> None:
 def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with (
-        pytest.raises(SetupError, match=r"Install `tidemark\[otel\]`"),
+        pytest.raises(SetupError, match=r"Install `tidemark-service\[otel\]`"),
         tracing.exporting(tracing.Target("http://127.0.0.1:1/", 1.0, "t")),
     ):
         pass
