@@ -195,8 +195,8 @@ class Fleet:
         self.is_complete = False
 
     def rest(self) -> None:
-        """Note that the feed is not followed any more. Whoever follows it again calls `lost`."""
-        self.is_complete = False
+        """Note that the feed is not followed any more: what is read until it is followed again may be old by then."""
+        self.lost()
 
     async def run(self) -> None:
         """Read and keep current, while a page is open, until the task is cancelled."""
@@ -216,6 +216,7 @@ class Fleet:
                 await asyncio.sleep(RETRY_S)  # the reader of the feed reports it
 
     async def _read_all(self, generation: int) -> None:
+        """Read all devices. Returns early when they have to be read again anyway."""
         before = set(self._devices)
         meta = await self._client.meta()
         self.measures, self._asked_s = meta.measures, time.monotonic()
@@ -223,12 +224,16 @@ class Fleet:
             if view.by == ("device",):
                 async for page in self._client.key_pages(view.name, AT_ONCE):
                     before -= await self._read([key for key, _ in page])
+                    if generation != self._generation:
+                        return
                 break
         async for devices in self._client.device_pages(AT_ONCE):
             for device in devices:
                 self._put(device.id, device)
                 before.discard(device.id)
             self._counted()
+            if generation != self._generation:
+                return
             await asyncio.sleep(0.005)
         gone = list(before)
         for first in range(0, len(gone), AT_ONCE):
