@@ -16,19 +16,24 @@ EARLIEST_MS, LATEST_MS = (times.to_ms(datetime(year, 1, 1, tzinfo=timezone.utc))
 def time(name: str, value: Any, *, is_ago: bool = False) -> int:
     """The milliseconds of a time: an int, a datetime with a zone, or with `is_ago` a timedelta before now."""
     if is_ago and isinstance(value, timedelta):
-        return times.ago_ms(value)
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return times.to_ms(value)
-    if not _is_whole(value):
+        try:
+            found = times.ago_ms(value)
+        except OverflowError:
+            found = EARLIEST_MS - 1
+    elif isinstance(value, datetime) and value.tzinfo is not None:
+        found = times.to_ms(value)
+    elif _is_whole(value):
+        found = operator.index(value)
+    else:
         forms = (
             "whole milliseconds since 1970 as an int, such as int(time.time() * 1000), or a datetime with a time zone"
         )
         msg = f"{name} = {value!r}: give {forms}{', or a timedelta before now' if is_ago else ''}"
         raise ArgumentError(msg)
-    if not EARLIEST_MS <= operator.index(value) <= LATEST_MS:
-        msg = f"{name} = {value!r} ms is not a time of the years 2 to 9998: give milliseconds since 1970"
+    if not EARLIEST_MS <= found <= LATEST_MS:
+        msg = f"{name} = {value!r} is not a time of the years 2 to 9998"
         raise ArgumentError(msg)
-    return operator.index(value)
+    return found
 
 
 def some_time(name: str, value: Any, *, is_ago: bool = False) -> int | None:

@@ -224,10 +224,11 @@ def _span(series: _Series, store: Names, since: int, until: int | None) -> Steps
     if not ends:
         return []
     newest = min(ends)
-    starts = series.view.between(since, newest)
+    starts = series.view.between(since, newest, MOST_WINDOWS)
     if len(starts) > MOST_WINDOWS:
+        number = len(starts) if series.view.calendar is None else f"more than {MOST_WINDOWS}"
         msg = (
-            f"view {series.view.name!r} has {len(starts)} windows from {since} to {newest}; {MOST_WINDOWS} are the most. "
+            f"view {series.view.name!r} has {number} windows from {since} to {newest}; {MOST_WINDOWS} are the most. "
             "Ask for less at once, with `until`"
         )
         raise TooManyWindowsError(msg)

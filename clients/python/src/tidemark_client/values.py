@@ -85,12 +85,16 @@ class View:
         newest = at // self.slide_ms * self.slide_ms
         return [newest - back * self.slide_ms for back in range(self.window_ms // self.slide_ms)]
 
-    def between(self, since: int, until: int) -> Sequence[int]:
-        """Starts of all windows that end after `since` and start by `until`, the oldest first."""
+    def between(self, since: int, until: int, most: int | None = None) -> Sequence[int]:
+        """Starts of all windows that end after `since` and start by `until`, the oldest first.
+
+        Of a view with a calendar, the first `most` and one more: each of them is computed.
+        """
         if self.calendar is None:
             return range(self.starts(since)[-1], until + 1, self.slide_ms)
-        starts, start = [], self.calendar.start(since)
-        while start <= until:
+        starts: list[int] = []
+        start = self.calendar.start(since)
+        while start <= until and (most is None or len(starts) <= most):
             starts.append(start)
             start = self.calendar.end(start)
         return starts

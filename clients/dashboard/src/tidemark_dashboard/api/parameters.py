@@ -16,6 +16,8 @@ MOST_VALUES = 16
 """Values of a parameter that may be repeated."""
 _LENGTHS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"([0-9]{1,12})(ms|s|min|h|d)")
+_LONGEST_MS = 36_500 * 86_400_000
+"""A length before now that is longer is this one: a century."""
 _MS = re.compile(r"-?[0-9]{1,16}")
 _WHOLE = re.compile(r"[0-9]{1,9}")
 
@@ -97,7 +99,7 @@ class Parameter:
             return int(text)
         if self.form == "since" and (ago := _AGO.fullmatch(text)):
             length = int(ago[1]) * _LENGTHS[ago[2]]
-            return timedelta(milliseconds=min(length, 86_400_000 * 36_500))
+            return timedelta(milliseconds=min(length, _LONGEST_MS))
         try:
             found = datetime.fromisoformat(text.replace(" ", "+"))  # a form's "+" is a space
         except ValueError:
