@@ -135,13 +135,14 @@ def filled(shared_server: Server) -> tuple[World, dict[bytes, bytes]]:
 
 @pytest.fixture
 def world(filled: tuple[World, dict[bytes, bytes]], shared_server: Server) -> World:
-    """The fleet as it was saved, whatever other tests did with it."""
+    """The fleet as it was saved, whatever other tests did with it. Its batch is of now, however long the tests before it took."""
     made, keys = filled
     with redis.Redis(port=shared_server.port) as raw:
         raw.flushall()
         pipe = raw.pipeline(transaction=False)
         for key, value in keys.items():
             pipe.restore(key, 0, value)
+        pipe.hset(made.name("progress"), "updated", time.time_ns() // 1_000_000)
         pipe.execute()
     fresh = copy.copy(made)
     fresh.devices, fresh.windows = copy.deepcopy(made.devices), copy.deepcopy(made.windows)
