@@ -11,6 +11,17 @@ _PACE = "tests/integration/test_back_pressure.py::"
 
 MUTATIONS = (
     Mutation(
+        "batches-kept-by-python",
+        "Python's collector counts the objects of imports among the old ones",
+        "the JVM keeps plans and shuffle files of two batches a minute, until memory or disk are full",
+        ("P8",),
+        (Edit("service/spark/memory.py", "        gc.freeze()\n", ""),),
+        (
+            "tests/unit/test_memory.py::"
+            "test_what_a_batch_has_left_is_collected_soon_although_the_process_has_many_objects[soon-True]",
+        ),
+    ),
+    Mutation(
         "replaced-secret-not-awaited",
         "a refused login ends the process, also while its secret is replaced",
         "an operator who revokes the old password first takes the service down",

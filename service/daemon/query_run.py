@@ -33,7 +33,7 @@ from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.batch_report import Poll, committed
 from service.pipeline.term import Term
 from service.redis.link import WritesLostError
-from service.spark import session
+from service.spark import memory, session
 from service.spark.internals import jvm
 
 POLL_S = 0.2
@@ -69,6 +69,7 @@ class QueryRun:
         self._in_batch = threading.Event()
         self._idle_closer: IdleCloser | None = None
         self._watermark_ms = 0
+        self._has_published = False
         self._ends: dict[int, Offsets] = {}
         """The end offsets of the batches that are published and not seen as committed yet."""
 
@@ -110,6 +111,8 @@ class QueryRun:
         if self._stop.is_set() or self._ending.is_set():
             session.silence(self._term.spark)  # it would log the requested end as an error
             raise Stopping
+        if self._has_published:  # so everything is imported
+            memory.collect_soon()
         if self._parts.refresher is not None:
             self._parts.refresher.begin()
         self._in_batch.set()
@@ -118,6 +121,7 @@ class QueryRun:
     def _on_batch(self, report: BatchReport) -> None:
         """Called in the query's thread when a batch is in Redis, before Spark commits it."""
         micro_batch = report.micro_batch
+        self._has_published = True
         self._ends[micro_batch.batch] = micro_batch.end
         if self._idle_closer is not None:
             moved = micro_batch.watermark_ms != self._watermark_ms

@@ -41,3 +41,38 @@ def test_memory_that_is_freed_is_given_back_when_the_process_has_grown(way: str)
     grown, settled, small = json.loads(done.stdout)
     assert grown - settled > 200 << 20
     assert small - settled > 40 << 20, "64 MB are below the limit and stay"
+
+
+CYCLES = """
+import gc, sys, weakref
+from service.spark import memory
+
+class Java:
+    def __init__(self):
+        self.methods = {"plan": [self]}  # as a JavaObject and its JavaMember
+
+long_living = [[number] for number in range(500_000)]  # of imports
+gc.collect()
+if sys.argv[1] == "soon":
+    memory.collect_soon()
+
+def batch():
+    frame = Java()
+    gc.collect(1)
+    gc.collect(1)  # it lives through two young collections
+    return weakref.ref(frame)
+
+there = batch()
+for number in range(300):  # what a process does meanwhile
+    some = [[each] for each in range(1_000)]
+print(there() is None)
+"""
+
+
+@pytest.mark.parametrize(("way", "is_collected"), [("soon", "True"), ("as before", "False")])
+def test_what_a_batch_has_left_is_collected_soon_although_the_process_has_many_objects(
+    way: str, is_collected: str
+) -> None:
+    command = [sys.executable, "-c", CYCLES, way]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == is_collected, done.stderr
