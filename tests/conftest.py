@@ -88,8 +88,16 @@ def _write_report(terminalreporter: Any, name: str, file: Path) -> None:
     ]
     played = sorted({case for case, _ in outcomes if case})
     failed = sorted({case for case, outcome in outcomes if case and outcome != "passed"})
-    result = {"cases": len(played), "violations": len(failed), "played": played, "failed": failed}
+    result: dict[str, Any] = {"cases": len(played), "violations": len(failed), "played": played, "failed": failed}
+    right = {case for reports in terminalreporter.stats.values() for each in reports for case in _proposed_right(each)}
+    if right:
+        result |= {"proposed_right": len(right), "not_sure": sorted({*played} - right)}
     file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+def _proposed_right(report: Any) -> list[str]:
+    """Return the case whose settings `tidemark init` has proposed as they are, if the test of a report says it."""
+    return [str(value) for name, value in getattr(report, "user_properties", ()) if name == "proposed_right"]
 
 
 class _Files(LoadScopeScheduling):

@@ -118,4 +118,18 @@ MUTATIONS = (
         ),
         (_CUTS + "test_a_bomb_is_refused_before_it_is_unpacked",),
     ),
+    Mutation(
+        "repeated-bytes-free",
+        "each reading of a record is compared with the limit alone",
+        "a record of a few KB, whose readings repeat its base name, takes all memory of a worker, at each start",
+        ("P6",),
+        (
+            Edit(
+                "service/admission/arrays.py",
+                "size += len(reading)",
+                "size = len(reading)",
+            ),
+        ),
+        ("tests/unit/test_formats.py::test_what_each_reading_repeats_of_its_record_counts_towards_the_limit",),
+    ),
 )

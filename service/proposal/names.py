@@ -24,11 +24,15 @@ DEVICE_WORDS = frozenset(
         "robot",
     }
     | {"turbine", "pump", "inverter", "beacon", "tracker", "controller", "icao24", "icao", "imei"}
+    | {"host", "hostname", "mmsi", "iccid", "truck", "bus", "thermostat", "plc", "tid", "instance"}
 )
 """Words for what sends readings."""
-VAGUE_WORDS = frozenset({"entity", "unit", "tag", "object", "endpoint"})
+VAGUE_WORDS = frozenset({"core", "entity", "unit", "tag", "object", "endpoint"})
 """Words that are a device's only beside a word for an id."""
-PLACE_WORDS = frozenset({"station", "location", "site", "gateway", "room", "line", "vessel", "aircraft"})
+PLACE_WORDS = frozenset(
+    {"station", "location", "site", "gateway", "room", "line", "vessel", "aircraft"}
+    | {"topic", "target", "subject", "src"}
+)
 """Words for what may send readings, and may be where the sender is."""
 ID_WORDS = frozenset({"id", "uid", "uuid", "guid", "eui", "addr", "address", "serial", "mac", "imei", "icao24", "name"})
 GENERIC = frozenset({"value", "val", "v", "reading", "state", "result", "avg", "mean", "current", "raw", "data"})

@@ -283,6 +283,8 @@ def _by_name(column: Column, key: Column | None, name: set[str], above: set[str]
         score, reasons = 1.0 if all(map(is_json, column.present)) else 2.5, ["the record's key"]
     elif column.path == source.TOPIC:
         score, reasons = 2.0, ["the topic"]
+    elif column.parts[-1] == field_path.KEY:
+        score, reasons = 3.0, ["the name of a member of the record"]
     elif name & DEVICE_WORDS or (is_id and name & VAGUE_WORDS):
         score = 4.0 if is_id else 3.5
     elif is_id and above & DEVICE_WORDS:
@@ -342,7 +344,7 @@ def _no_quantity(column: Column) -> str | None:
     if name & _NO_QUANTITY:
         return "an id, a place or a code by its name"
     if says_time(column.parts[-1]) and (
-        name <= {"t", "ts", "time", "timestamp"} or unit_of(list(_numbers(column))) is not None
+        name <= {"ts", "time", "timestamp"} or unit_of(list(_numbers(column))) is not None
     ):
         return "a time"
     return None

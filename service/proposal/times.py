@@ -14,6 +14,7 @@ from service.admission.decode import ISO_TIME
 from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen, kind
 from service.proposal.names import is_readable, words
 from service.settings import time_pattern
+from service.settings.source import HEADER
 from service.settings.source import TIMESTAMP as TIMESTAMP_WORD
 from service.units import rough_duration
 
@@ -91,7 +92,8 @@ _PATTERNS = (
 
 def clocks(columns: Columns, sample: Sequence[Seen]) -> list[Clock]:
     """Return the fields that may be the event time, the likeliest first."""
-    found = [clock for column in columns.fields() if (clock := _clock(column, sample)) is not None]
+    headers = [each for each in columns.leaves() if each.path.startswith(HEADER)]
+    found = [clock for column in (*columns.fields(), *headers) if (clock := _clock(column, sample)) is not None]
     return sorted(found, key=lambda clock: -clock.score)
 
 
@@ -152,7 +154,7 @@ def _clock(column: Column, sample: Sequence[Seen]) -> Clock | None:
         score -= 1.5
     if len(lags) < 0.99 * len(sample):
         score -= 3
-    is_text = unit not in {"iso", "logical"} and bool(column.kinds[TEXT])
+    is_text = unit not in {"iso", "logical"} and bool(column.kinds[TEXT]) and not column.path.startswith(HEADER)
     clock = Clock(column.path, unit, ms, score, lag_ms, has_zone, is_text)
     return replace(clock, pattern=patterns[0], others=patterns[1:]) if patterns else clock
 

@@ -24,6 +24,8 @@ from service.settings import field_path
 
 Kind = Literal["field", "key", "header", "topic", "partition", "timestamp", "constant"]
 
+HEADER = "$header."
+"""Begins each source that is a header."""
 RECORD_KEY, TOPIC, PARTITION, TIMESTAMP = "$key", "$topic", "$partition", "$timestamp"
 WORDS = (RECORD_KEY, "$key.PATH", "$header.NAME", TOPIC, "$topic/PATTERN/", PARTITION, TIMESTAMP)
 """All sources that begin with a dollar sign, for messages."""

@@ -78,6 +78,14 @@ def test_what_readings_repeat_is_counted_while_they_are_made(name: str, bomb: st
         tracemalloc.stop()
 
 
+def test_what_each_reading_repeats_of_its_record_counts_towards_the_limit() -> None:
+    form = Input.model_validate({"format": "senml", "max_array_bytes": 1 << 20})
+    pack = b'[{"bn":"' + b"a" * 1_000 + b'","v":1}' + b',{"v":1}' * 2_000 + b"]"  # 17 KB
+    with pytest.raises(UnreadableArrayError, match=r"more than 1048576 bytes.*input.max_array_bytes"):
+        FORMATS["senml"].cut(pack, form)
+    assert len(FORMATS["senml"].cut(pack, Input(format="senml")).each) == 2_001
+
+
 def test_a_rejected_reading_is_cut_out_of_its_record_as_the_service_has_read_it() -> None:
     form = Input.model_validate(
         {

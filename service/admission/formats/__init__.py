@@ -25,8 +25,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "senml": Senml(),
         "senml-cbor": SenmlCbor(),
         "ndjson": Ndjson(),
+        "line-protocol": LineProtocol(),  # before CSV: lines with equally many commas look like rows
         "csv": Csv(),
-        "line-protocol": LineProtocol(),
         "sparkplug-b": SparkplugB(),
     }
 )

@@ -1,10 +1,12 @@
 """InfluxDB's line protocol: a reading on each line, as Telegraf's output writes it.
 
     weather,site=north temperature=21.5,raining=f 1790000000000000000
-    {"measurement": "weather", "tags": {"site": "north"}, "fields": {"temperature": 21.5, "raining": false}, "timestamp": ...}
+    {"measurement": "weather", "tags": {"site": "north"}, "fields": {"temperature": 21.5, "raining": false},
+     "timestamp": 1790000000000.000000, "time": 1790000000000000000}
 
-The second line is how the settings see the first one. `timestamp` is in ms; the line has nanoseconds. A line without a time has
-that of its record in Kafka. A record that begins with a brace is one reading: a replay sends a rejected line as such a record.
+The JSON is how the settings see the line. `timestamp` is in ms, of the line's nanoseconds; `time` is the line's number as it is,
+for writers with another precision. A line without a time has that of its record in Kafka. A record that begins with a brace is
+one reading: a replay sends a rejected line as such a record.
 """
 
 import json
@@ -85,8 +87,9 @@ def _reading(line: re.Match[str] | str, broker_ms: int | None) -> bytes:
     members = ",".join(f"{json.dumps(key)}:{each}" for key, each in fields)
     time = str(broker_ms if broker_ms is not None else "null")
     if match["time"] is not None:
-        ms, rest = divmod(int(match["time"][:30]), 1_000_000)
-        time = f"{ms}.{rest:06}" if ms >= 0 else str(ms)
+        whole = int(match["time"][:30])
+        ms, rest = divmod(whole, 1_000_000)
+        time = (f"{ms}.{rest:06}" if ms >= 0 else str(ms)) + f',"time":{whole}'
     name = _ESCAPE_IN_NAME.sub(r"\1", match["name"])
     head = f'{{"measurement":{json.dumps(name)},"tags":{json.dumps(tags)}'
     return f'{head},"fields":{{{members}}},"timestamp":{time}}}'.encode()
