@@ -116,6 +116,15 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
             "year": {"window": "1 y", "offset": "3 mo"},
         }.items()
     ),
+    {
+        "name": "daily",
+        "by": ["device"],
+        "measures": ["humidity"],
+        "statistics": ["increase", "longest_gap", "time_weighted_mean", "integral", "coverage"],
+        "window": "1 d",
+        "time_zone": "Europe/Rome",
+        "carry_for": "2 d",
+    },
 )
 KEPT = "kept"
 """The view whose windows go to the outlet."""

@@ -125,14 +125,15 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
     columns: Columns = {name: panes.columns[name] for name in columns_of((*view.statistics, "first"))}
     if TRAIL in columns and view.has_groups and panes.devices is not None:
         columns = {**columns, TRAIL: trail_groups.of_devices(columns[TRAIL], panes.devices)}
-    if view.calendar is not None:
-        return _merge(group, view.starts(start), columns)
-    step, many = view.step_ms, view.window_ms // view.step_ms
     carry_ms = view.carry_for_ms if TRAIL in columns else None
+    if view.calendar is not None and carry_ms is None:
+        return _merge(group, view.starts(start), columns)
+    step = view.step_ms
+    many = 1 if view.calendar is not None else view.window_ms // step
     if many > 1 or carry_ms is not None:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
-        group, start, columns = _merge(group, start - start % step, columns)
-    following = None if carry_ms is None else _following(group, start, columns, step, carry_ms)
+        group, start, columns = _merge(group, view.starts(start), columns)
+    following = None if carry_ms is None else _following(view, group, start, columns, carry_ms)
     if many > 1:
         back = np.repeat(np.arange(many) * step, len(start))
         group, start = np.tile(group, many), np.tile(start, many) - back
@@ -144,19 +145,22 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
     return _merge(group, start - start % step, columns)
 
 
-def _following(group: NDArray[Any], start: NDArray[np.int64], columns: Columns, step: int, carry_ms: int) -> Panes:
+def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], columns: Columns, carry_ms: int) -> Panes:
     """Return a row without readings for each device and window after a step that its last reading is carried into."""
-    rows, lists, last_ms = trail_groups.last(columns[TRAIL])
-    group, start = group[rows], start[rows]
-    ahead = np.repeat(np.arange(1, (carry_ms + step - 1) // step + 1) * step, len(start))
-    many = len(ahead) // max(1, len(start))
-    starts, lasts = np.tile(start, many) + ahead, np.tile(last_ms, many)
+    of, lists, last_ms = trail_groups.last(columns[TRAIL])
+    group, start = group[of], start[of]
+    rows, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    row, at = np.arange(len(start)), view.following(start)
     # A reading holds in a window that begins `carry_ms` after it: the step from it to the window's first reading counts there.
-    chosen = np.flatnonzero(starts <= lasts + carry_ms)
-    starts = starts[chosen]
-    carried = {name: nothing(name, len(starts)) for name in columns}
-    carried[TRAIL] = trail_groups.held(np.tile(lists, many)[chosen], starts, carry_ms)
-    return Panes(np.tile(group, many)[chosen], starts, carried)
+    while (holds := at <= last_ms[row] + carry_ms).any():
+        row, at = row[holds], at[holds]
+        rows.append(row)
+        starts.append(at)
+        at = view.following(at)
+    chosen, begins = np.concatenate(rows), np.concatenate(starts)
+    carried = {name: nothing(name, len(begins)) for name in columns}
+    carried[TRAIL] = trail_groups.held(lists[chosen], begins, carry_ms)
+    return Panes(group[chosen], begins, carried)
 
 
 def _merge(

@@ -152,9 +152,13 @@ def _times(view: View) -> dict[str, int]:
 
 
 def _units(view: View) -> dict[str, float]:
-    """The time to which rates and areas refer, in ms, and where counters begin again at 0, if they are not as by default."""
-    per_ms, wraps_at = view.shown.per_ms, view.wraps_at
-    return {**({"per_ms": per_ms} if per_ms != 1_000 else {}), **({"wraps_at": wraps_at} if wraps_at else {})}
+    """The time to which rates refer (ms), where counters begin again at 0, and how long readings hold (ms), without defaults."""
+    known = {
+        "per_ms": view.shown.per_ms if view.shown.per_ms != 1_000 else None,
+        "wraps_at": view.wraps_at,
+        "carry_for_ms": view.carry_for_ms,
+    }
+    return {name: value for name, value in known.items() if value}
 
 
 def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -153,10 +153,11 @@ class View(Section):
         if not any(name in statistics.ORDERED for name in self.statistics):
             msg = f"carry_for: of no statistic that follows the order of readings; these are {', '.join(statistics.ORDERED)}"
             raise ValueError(msg)
-        if self.carry_for_ms > MOST_CARRIED * self.step_ms:
+        between_ms = self.step_ms if self.time_zone is None else self.window_ms
+        if self.carry_for_ms > MOST_CARRIED * between_ms:
             msg = (
                 f"carry_for {format_duration(self.carry_for_ms)} is more than {MOST_CARRIED} times "
-                f"{format_duration(self.step_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
+                f"{format_duration(between_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
             )
             raise ValueError(msg)
         return self
@@ -194,9 +195,6 @@ class View(Section):
             return self
         if self.slide_ms is not None:
             msg = "slide: windows of a time_zone do not slide, because they differ in length. Leave out slide, or time_zone"
-            raise ValueError(msg)
-        if self.carry_for_ms is not None:
-            msg = "carry_for: no reading is carried into windows of a time_zone. Leave out carry_for, or time_zone"
             raise ValueError(msg)
         calendar = Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
         if "retain_ms" not in self.model_fields_set:
@@ -255,6 +253,10 @@ class View(Section):
         if self.calendar is not None:
             return self.calendar.starts(event_ms)
         return event_ms - event_ms % self.step_ms
+
+    def following(self, start: Ints) -> Ints:
+        """Return the start of the window that begins next after the one that begins at each time."""
+        return start + self.step_ms if self.calendar is None else self.calendar.ends(start)
 
     def ends(self, start: Ints) -> Ints:
         """Return the end of the window that begins at each time."""

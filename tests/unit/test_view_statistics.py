@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from load.judge import calendars
 from load.judge.statistics import ORDERED, Frame, plain, tolerance
 from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
@@ -76,7 +77,8 @@ def folded(readings, of, base_ms=BASE_MS):
 def published(table, of):
     """{(view, key, start): {field: number}} of what publish writes."""
     rows = window_rows(table, KEYS, of, BASE_MS)
-    fields = [{n: float(c[at]) for n, c in rows.fields.items() if c[at] is not None} for at in range(len(rows))]
+    columns = {name: column for name, column in rows.fields.items() if name != "local_start"}
+    fields = [{n: float(c[at]) for n, c in columns.items() if c[at] is not None} for at in range(len(rows))]
     named = [(each.pop("start") - BASE_MS, each.pop("end"), each) for each in fields]
     places = zip(table["view"].to_pylist(), table["key"].to_pylist(), named, strict=True)
     return {(view, key, start): each for view, key, (start, _, each) in places}
@@ -307,6 +309,45 @@ def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(by
     assert sum(each.num_rows for each in closed) == len(plainly(readings, of))
 
 
+CHANGES_MS = {
+    "Europe/Rome": 1_792_890_000_000,  # 2026-10-25T01:00Z, an hour back
+    "America/New_York": 1_805_007_600_000,  # 2027-03-14T07:00Z, an hour ahead
+    "Australia/Lord_Howe": 1_791_041_400_000,  # 2026-10-03T15:30Z, half an hour ahead
+    "Asia/Kathmandu": 1_792_890_000_000,
+}
+HOUR_MS = 3_600_000
+
+
+@examples(60)
+@hypothesis.given(
+    st.sampled_from(sorted(CHANGES_MS)),
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(-60, 60), st.integers(0, 999), st.floats(-1e3, 1e3)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.integers(1, 80),
+    st.randoms(),
+)
+def test_readings_are_carried_into_local_days_of_any_length_in_any_order(zone, drawn, carry_hours, rng):
+    carry_ms, local = carry_hours * HOUR_MS, calendars.Calendar(1, "d", zone)
+    of = [View(name="one", by=("device",), window="1 d", time_zone=zone, statistics=tuple(ORDERED), carry_for=carry_ms)]
+    readings = [(d, CHANGES_MS[zone] - BASE_MS + hours * HOUR_MS + ms * 1_000, v) for d, hours, ms, v in drawn]
+    shuffled, cut = rng.sample(readings, len(readings)), rng.randint(0, len(readings))
+    tasks = [table for some in (shuffled[:cut], shuffled[cut:]) if some for table in folded(some, of)]
+    expected = {}
+    for device in {each[0] for each in readings}:
+        own = [(BASE_MS + ms, v) for d, ms, v in readings if d == device]
+        for start, end in {local.span(at) for at, _ in own}:
+            group = [(at, v, device) for at, v in own if start <= at < end]
+            carried = [(at, v) for at, v in own if start - carry_ms <= at < start]
+            frame = Frame(start, end, {device: max(carried)} if carried else {}, carry_ms)
+            values = {name: plain(name, group, frame) for name in of[0].statistics}
+            expected["one", device, start - BASE_MS] = {name: v for name, v in values.items() if v is not None}
+    rng.shuffle(tasks)
+    assert_same(published(windows.advance(windows.empty(), tasks, 0).changed, of), expected)
+
+
 @examples(30)
 @pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.randoms())
@@ -366,6 +407,10 @@ def test_carry_for_is_of_statistics_of_order_and_bounded(fields, message):
     with pytest.raises(ValidationError, match=message):
         carrying(**fields)
     assert carrying().identity != carrying(carry_for=20_000).identity
+    days = {"window": "1 d", "time_zone": "Europe/Rome"}
+    assert carrying(**days, carry_for="60 d").carry_for_ms == 60 * 24 * HOUR_MS
+    with pytest.raises(ValidationError, match="carry_for 61 d is more than 60 times 1 d, the time between the starts"):
+        carrying(**days, carry_for="61 d")
 
 
 @pytest.mark.parametrize(

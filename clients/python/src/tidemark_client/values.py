@@ -52,6 +52,8 @@ class View:
     """The time to which `rate`, `increase_rate`, `integral` and `linear_integral` refer, such as an hour: kWh of kW."""
     wraps_at: float | None = None
     """The value at which its counters begin again at 0; None if a step down counts from 0."""
+    carry_for_ms: int | None = None
+    """How long a reading holds at most, also in the windows behind it; None if a window has its own readings only."""
 
     @property
     def stored(self) -> str:
@@ -191,7 +193,7 @@ def _view(document: Mapping[str, Any]) -> View:
     name, complete_from = document["name"], document.get("complete_from")
     shown = document.get("of", name)
     calendar = Calendar(**document["calendar"]) if "calendar" in document else None
-    units = document.get("per_ms", 1_000), document.get("wraps_at")
+    units = document.get("per_ms", 1_000), document.get("wraps_at"), document.get("carry_for_ms")
     return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from, calendar, *units)
 
 
