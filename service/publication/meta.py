@@ -35,6 +35,7 @@ def meta(settings: Settings) -> str:
                     "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
                     **_times(view),
                     **_units(view),
+                    **_update_every(view.update_every_ms),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }
@@ -45,6 +46,7 @@ def meta(settings: Settings) -> str:
                 "max_duration_ms": sessions.max_duration_ms,
                 "retain_ms": sessions.retain_ms,
                 **({"measure_status": True} if sessions.measure_status else {}),
+                **_update_every(sessions.update_every_ms),
             },
         }
     )
@@ -155,6 +157,11 @@ def _units(view: View) -> dict[str, float]:
     """The time to which rates and areas refer, in ms, and where counters begin again at 0, if they are not as by default."""
     per_ms, wraps_at = view.shown.per_ms, view.wraps_at
     return {**({"per_ms": per_ms} if per_ms != 1_000 else {}), **({"wraps_at": wraps_at} if wraps_at else {})}
+
+
+def _update_every(every_ms: int) -> dict[str, int]:
+    """How much older than progress an open value may be, where it may."""
+    return {"update_every_ms": every_ms} if every_ms else {}
 
 
 def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:
