@@ -111,6 +111,23 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "silence-forgets-what-waits",
+        "silence closes windows without writing what waits in the state",
+        "progress calls windows final that lack the readings of their last update_every",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/idle_closer.py",
+                "if self._waiting != 0 and not self._write_waiting(committed.batch):",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/integration/test_update_every.py::"
+            "test_silence_writes_what_waits_before_it_closes_it_and_what_comes_after_it_is_written_at_once",
+        ),
+    ),
+    Mutation(
         "late-by-gap",
         "a reading within the session gap of its device's last closed session counts as late for it",
         "when a gap has grown, readings that came in time are in no session",

@@ -263,14 +263,20 @@ class Publication:
         )
 
     def _pace_of_values(self, batch: Batch) -> Pace:
-        """Return when open values leave. As long as Redis has closed values that readings may still change, none waits."""
+        """Return when open values leave. As long as Redis has closed values that readings may still change, none waits. While a
+        backlog has another batch of this size, all of them wait.
+        """
         term, planned_ms = self.term, batch.sink.micro_batch.planned_ms
         is_written = term.written is not None and term.written == term.published
         if self.final_ms is None:
             self.final_ms, is_written = batch.sink.closed_until()
             term.idle_ms = max(term.idle_ms, self.final_ms)
-        is_ahead = max(self.final_ms, term.idle_ms) > batch.before.watermark_ms
-        return Pace(planned_ms, EVER if is_ahead else planned_ms, is_written)
+        if max(self.final_ms, term.idle_ms) > batch.before.watermark_ms:
+            return Pace(planned_ms, EVER, is_written)
+        # The next batch of a backlog is as large, and changes most of these values again.
+        has_next = self.times.behind >= batch.sink.micro_batch.rows > 0
+        wait_ms = term.settings.service.catch_up_update_every_ms if has_next else 0
+        return Pace(planned_ms, planned_ms - wait_ms, is_written)
 
     def _keys(self, batch: Batch) -> tuple[str, int, int, int]:
         """Return where the tasks find the keys of duplicates, after the files of an attempt before are removed."""

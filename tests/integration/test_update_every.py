@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
+from service.pipeline.back_pressure import BatchLimit
+from tests.integration import test_back_pressure as backlog
 from tests.integration.test_silence import Quiet, what
 from tests.integration.world import VIEWS
 from tests.stream.records import BASE_MS, reading
@@ -83,6 +85,23 @@ def test_values_that_waited_when_redis_lost_its_data_are_published_from_the_stat
     assert what(world.window("a"), "count", "closed_by") == ("2", "")
     assert what(world.session("a", 0), "count") == ("2",)
     assert what(world.device("a"), "last_seen") == (str(BASE_MS + 12_000),)
+
+
+def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_every_batch(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    late = {"catch_up_update_every": "1 m"}
+    world = Quiet(spark, broker_server, redis_server, tmp_path, prefix, service=late)
+    # 100 readings a minute, of two devices: each batch has one minute, and half of the last one is behind the watermark.
+    world.send([reading("ab"[at % 2], 60 * at / 100) for at in range(350)])
+    reports = backlog.run(world, spark, BatchLimit(100, target_s=0))
+    assert [report.micro_batch.rows for report in reports] == [100, 100, 100, 50]
+    assert [report.outcome.waiting > 0 for report in reports] == [True, True, False, False]
+    assert [report.outcome.windows for report in reports[:2]] == [0, 3], (
+        "two of the first minute by device, one of both"
+    )
+    assert all(report.outcome.devices == 0 for report in reports[1:2]), "they were online before"
+    world.assert_right()
 
 
 def test_settings_without_update_every_write_what_waited(world: Quiet) -> None:
