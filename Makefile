@@ -31,12 +31,13 @@ DIST        := $(BUILD)/dist
 option   = $(if $($1),--$2 $($1))
 OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES,devices) $(call option,SEED,seed) \
   $(call option,ID,id) $(call option,ONLY,only) $(call option,INPUTS,inputs) $(call option,WALKS,walks) $(call option,OUTLET,outlet) \
+  $(call option,AGAINST,against) $(call option,ROUNDS,rounds) \
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster hostile soak silent shapes parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands
+VERIFY   := faults cluster pace hostile soak silent shapes parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands
+PROGRAMS := demo transcripts walks bench pace faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands
 
 .PHONY: help setup test check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -53,7 +54,7 @@ setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 $(PROGRAMS): setup
 	@$(BIN)/python -m $(or $(MODULE),load.$@) $(OPTIONS) $(OPERANDS)
 
-restart upgrade swap: MODULE = load.bench.$@
+restart upgrade swap pace: MODULE = load.bench.$@
 teeth: MODULE = load.mutations.teeth
 walks: MODULE = load.walks$(if $(REAL),.real)
 soak: MODULE = load.faults --id soak batches

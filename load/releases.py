@@ -16,10 +16,13 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def extract(version: str, folder: Path) -> Path:
-    """Write the tree of a release into a folder, and return the folder. CalledProcessError without its history."""
+    """Write the tree of a release, or of a revision of git, into a folder, and return the folder.
+
+    CalledProcessError without its history.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tag = subprocess.run(["git", "rev-parse", "-q", "--verify", f"v{version}^{{commit}}"], cwd=_ROOT, check=False)
-    name = f"v{version}" if tag.returncode == 0 else RELEASES[version]
+    name = f"v{version}" if tag.returncode == 0 else RELEASES.get(version, version)
     archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
     # A release asks for the version of its distribution, whose name was `tidemark`; this environment has tidemark-service.

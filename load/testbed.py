@@ -379,11 +379,14 @@ class Testbed:
         self.wait(lambda: self.get("/readyz")[0] == 200, within_s, "the service to be ready")
 
     def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0, topic: str = TOPIC) -> None:
-        """Until progress has reached `ends` (partition -> offset) of a topic: all values up to there are written."""
+        """Until progress has reached `ends` (partition -> offset) of a topic, and no open value waits: all are written."""
         offsets = {str(partition): end for partition, end in ends.items()}
-        self.wait(
-            lambda: self.progress().get("offsets", {}).get(topic) == offsets, within_s, f"progress to be {offsets}"
-        )
+
+        def is_written() -> bool:
+            progress = self.progress()
+            return progress.get("offsets", {}).get(topic) == offsets and "waiting" not in progress
+
+        self.wait(is_written, within_s, f"progress to be {offsets}, and no value to wait")
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""

@@ -21,8 +21,8 @@ stream names its own compression. A state's runs name their device by its row in
 twice.
 
 Version 2 has windows with the columns of `windows.SCHEMA`, none of them null. Version 3 has the columns that the views need
-(`state.statistics.COLUMNS`), null in windows that lack one. A state that version 2 can hold is written as version 2, so that a
-service of that version can still read it.
+(`state.statistics.COLUMNS`), null in windows that lack one. Version 4 has rows that wait (state/waiting.py). A state is written
+as the lowest version that can hold it, so that a service of that version can still read it.
 """
 
 import struct
@@ -33,7 +33,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from state import packing, windows
+from state import packing, waiting, windows
 from state.columns import array, codes_of
 from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
@@ -41,7 +41,7 @@ from state.statistics import COLUMNS
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""
-VERSIONS = (VERSION, 3)
+VERSIONS = (VERSION, 3, 4)
 """Those that can be read."""
 COMPRESSED_FROM = 1 << 14
 """Bytes of a state's table above which its columns are compressed by Zstandard; what is shuffled is compressed by Spark. A whole
@@ -54,7 +54,7 @@ _HEAD = struct.Struct("<4sBcHLL")
 _LENGTH = struct.Struct("<Q")
 _STORED = struct.Struct("<QQQ16s")
 _CRC = slice(8, 12)
-_SUPPORTED = " or ".join(map(str, VERSIONS))
+_SUPPORTED = f"{', '.join(map(str, VERSIONS[:-1]))} or {VERSIONS[-1]}"
 _ROW = "row"
 _PLAIN = pa.ipc.IpcWriteOptions()
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -91,6 +91,8 @@ def encode(state: BucketState) -> bytes:
     rows = pa.array(codes_of(state.runs.column("device")), pa.int32())
     runs = state.runs.set_column(0, pa.field(_ROW, pa.int32(), nullable=False), rows)
     version = VERSION if state.windows.schema.equals(windows.SCHEMA) else 3
+    if any(waiting.DUE in table.column_names for table in (state.devices, state.windows)):
+        version = 4
     return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)], version)
 
 
@@ -99,7 +101,7 @@ def decode(data: bytes) -> BucketState:
     runs, devices, open_windows = _unpack_tables(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
-    if unknown := sorted(set(open_windows.column_names) - {*windows.KEY, *COLUMNS}):
+    if unknown := sorted(set(open_windows.column_names) - {*windows.KEY, waiting.DUE, *COLUMNS}):
         msg = f"{_what(b'S', data)}: its windows have {', '.join(unknown)}, which no statistic of this version has"
         raise CodecError(msg)
     return BucketState(runs, devices, open_windows)

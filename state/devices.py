@@ -10,8 +10,10 @@ from the watermark, so the state keeps only the watermark at which a row was las
 import numpy as np
 import pyarrow as pa
 
+from state import waiting
 from state.columns import Array, Block, Bools, Codes, Floats, Ints, combine_last, floats, ints, nullable
 from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, TOLD, device_schema, status_schema
+from state.waiting import Pace, Phases
 
 _WORDS = pa.array([ONLINE, QUIET, OFFLINE])
 
@@ -19,7 +21,9 @@ _WORDS = pa.array([ONLINE, QUIET, OFFLINE])
 class Devices:
     """Mutable columns of one step."""
 
-    def __init__(self, table: pa.Table, names: Array, measures: tuple[str, ...]) -> None:
+    def __init__(
+        self, table: pa.Table, names: Array, measures: tuple[str, ...], pace: Pace = waiting.AT_ONCE, every_ms: int = 0
+    ) -> None:
         """`names` are the devices by code, beginning with those of `table`; n = len(names)."""
         self.names = names
         room = len(names) - table.num_rows
@@ -35,6 +39,11 @@ class Devices:
         self._touched = np.zeros(len(names), np.bool_)
         self._told: Ints | None = None
         self._measure_gap: Ints = self.gap
+        self.due = _padded(waiting.due_now(table, pace, every_ms), room)
+        self._leaves: Bools | None = None
+        self._every_ms = every_ms
+        self._known = table.num_rows
+        self._measures_changed = np.zeros(len(names), np.bool_)
 
     def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
         """Update devices by runs: last reading, each measure's last value (the larger one when times are equal), limits."""
@@ -72,9 +81,16 @@ class Devices:
         told = _padded(ints(self._table, TOLD), len(self.names) - self._table.num_rows)
         self._told, self._measure_gap = told, gap
         if watermark_ms is not None:
-            for at in self.at.values():
-                self._touched |= self._word(at, told) != self._word(at, np.full_like(told, watermark_ms))
-            told[self._rows()] = watermark_ms
+            for measure, at in self.at.items():
+                now = self._word(at, np.full_like(told, watermark_ms))
+                before = _padded(ints(self._table, f"{measure}.at"), len(told) - self._table.num_rows)
+                self._measures_changed |= self._word(before, told) != now
+                self._touched |= self._word(at, told) != now
+
+    def tell(self, watermark_ms: int) -> None:
+        """Note the watermark for the rows that are emitted, after `set_measures`."""
+        if self._told is not None:
+            self._told[self._rows()] = watermark_ms
 
     def _word(self, at: Ints, line_ms: Ints) -> Ints:
         """Return the place in _WORDS of the status of a measure with these last readings."""
@@ -83,14 +99,35 @@ class Devices:
         return np.where(at < 0, 0, np.where(is_offline, 2, is_quiet))
 
     def _rows(self) -> Ints:
-        """Return the devices that had a reading, or whose open session or status is another one than before."""
-        return np.flatnonzero(
-            self._touched | (self.session != self._session_before) | (self.quiet != self._quiet_before)
-        )
+        """Return the devices that leave; where none waits those that had a reading, or have another open session or status."""
+        leaves = (self._touched | self._have_another_status()) if self._leaves is None else self._leaves
+        return np.flatnonzero(leaves)
 
     def touch(self) -> None:
         """Mark all devices as changed."""
         self._touched[:] = True
+
+    def leave(self, pace: Pace, forgotten: Bools, parted: Ints) -> Bools:
+        """Return the devices that leave, where devices wait; `statuses` has them and no others.
+
+        They are due, or new, or have another status or open session, or a session that was `parted` or merged, or they have a
+        reading and are `forgotten`.
+        """
+        every = np.full(len(self.names), self._every_ms)
+        codes = np.arange(len(self.names))
+        waiting.begin(self.due, self._touched, Phases(self.names, codes, every), pace)
+        leaves: Bools = (
+            self._have_another_status() | waiting.leaving(self.due, pace) | (forgotten & (self.due != waiting.NEVER))
+        )
+        leaves[parted] = True
+        leaves[self._known :] = True
+        self.due[leaves] = waiting.NEVER
+        self._leaves = leaves
+        return leaves
+
+    def _have_another_status(self) -> Bools:
+        changed: Bools = (self.session != self._session_before) | (self.quiet != self._quiet_before)
+        return changed | self._measures_changed
 
     def remembered(self, watermark_ms: int, retain_ms: int) -> Bools:
         """Which devices stay: those with an open session, and those seen within `retain_ms` of the watermark."""
@@ -123,8 +160,8 @@ class Devices:
                 arrays.append(pa.DictionaryArray.from_arrays(codes, _WORDS).cast(pa.string()))
         return arrays
 
-    def table(self, keep: Bools, measures: tuple[str, ...]) -> pa.Table:
-        """`device_schema` of the devices to keep."""
+    def table(self, keep: Bools, measures: tuple[str, ...], *, is_holding: bool = False) -> pa.Table:
+        """`device_schema` of the devices to keep, with the column of state/waiting.py if `is_holding` or one of them waits."""
         rows = np.flatnonzero(keep)
         names = self.names if len(rows) == len(self.names) else self.names.take(rows)
         session = self.session[rows]
@@ -143,6 +180,9 @@ class Devices:
                 table = table.append_column(pa.field(name, pa.int64(), nullable=False), pa.array(column))
         if self._told is not None:
             table = table.append_column(pa.field(TOLD, pa.int64()), pa.array(self._told[rows]))
+        due = self.due[rows]
+        if is_holding or (due != waiting.NEVER).any():
+            table = waiting.with_due(table, due, table.num_columns)
         return table
 
     def measures_in_use(self, keep: Bools, always: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from state import blobs, windows
+from state import blobs, waiting, windows
 from state.columns import Array, Column, Ints, array, codes_of
 from state.layout import LIMITS, BucketState
 
@@ -56,7 +56,8 @@ def split(state: BucketState, of_devices: Ints, of_windows: Ints) -> dict[int, B
 def joined(parts: Sequence[BucketState]) -> BucketState:
     """Return one state of several, at least one. No device and no window is in two of them."""
     has_limits = any(LIMITS[0] in part.devices.column_names for part in parts)
-    devices = _together([_with_limits(part.devices) if has_limits else part.devices for part in parts])
+    tables = [waiting.without(part.devices) for part in parts]
+    devices = _together([_with_limits(table) if has_limits else table for table in tables])
     before = np.cumsum([0, *(part.devices.num_rows for part in parts)])
     tables = [
         part.runs.set_column(0, "row", pa.array(codes_of(part.runs.column("device")) + first))
@@ -66,7 +67,12 @@ def joined(parts: Sequence[BucketState]) -> BucketState:
     rows = array(runs.column("row")).to_numpy(zero_copy_only=False).astype(np.int32)
     device = pa.DictionaryArray.from_arrays(rows, array(devices.column("device")))
     runs = runs.set_column(0, parts[0].runs.schema.field(0), device)
-    return BucketState(runs, devices, windows.concat([part.windows for part in parts]))
+    whole = windows.concat([waiting.without(part.windows) for part in parts])
+    return BucketState(
+        runs,
+        _with_due(devices, [part.devices for part in parts], devices.num_columns),
+        _with_due(whole, [part.windows for part in parts], len(windows.KEY)),
+    )
 
 
 def digest(states: Sequence[BucketState]) -> Digest:
@@ -94,6 +100,13 @@ def of_texts(column: Column, buckets: Mapping[str, int]) -> Ints:
 
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default").combine_chunks()
+
+
+def _with_due(whole: pa.Table, parts: Sequence[pa.Table], place: int) -> pa.Table:
+    """Return a table of parts with the column of rows that wait (state/waiting.py), if one of the parts has it."""
+    if not any(waiting.DUE in part.column_names for part in parts):
+        return whole
+    return waiting.with_due(whole, np.concatenate([waiting.due_of(part) for part in parts]), place)
 
 
 def _with_limits(devices: pa.Table) -> pa.Table:

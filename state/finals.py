@@ -6,12 +6,10 @@ The operator emits finals only where somebody asks for them: without `Finals` a 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state import windows
-from state.columns import array, codes_of
 from state.layout import OPEN, Changes, session_schema, status_schema
 
 
@@ -35,8 +33,7 @@ class Finals:
 
 def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:
     """Return the windows of some views."""
-    column = array(table.column("view"))
-    wanted = np.array([view in views for view in column.dictionary.to_pylist()], np.bool_)
+    wanted = windows.are_of(table, views)
     if wanted.all():
         return table
-    return windows.compact(table.filter(pa.array(wanted[codes_of(column)])))
+    return windows.compact(table.filter(pa.array(wanted)))

@@ -21,7 +21,8 @@ class BucketState:
 
     runs      `run_schema`: the runs of open sessions, sorted by (row of the device in `devices`, start)
     devices   `device_schema`: the devices that are not forgotten, among them all that have an open session
-    windows   `state.windows.SCHEMA`: the windows that the watermark has not passed
+    windows   `state.windows.SCHEMA`: the windows that the watermark has not passed; where windows wait, `state.waiting.DUE` is
+              behind their keys
     """
 
     runs: pa.Table
@@ -36,6 +37,8 @@ class Changes:
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
     windows   `state.windows.SCHEMA`: windows that got readings, with all that they have now
+
+    Where values wait (state/waiting.py), these are the values that leave in the step.
     """
 
     sessions: pa.Table
@@ -63,6 +66,7 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
     Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
     interval in ms, -1 for none, and whether (1) it was said to be quiet. With `Rules.by_measure` there is TOLD, the watermark at
     which the device's row was last emitted, -1 for never: it says which statuses of measures were emitted.
+    Where devices wait, `state.waiting.DUE` is the last column.
     """
     return table_schema(
         [

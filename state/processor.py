@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
-from state import codec, watermark, windows
+from state import codec, waiting, watermark, windows
 from state.bucket import advance
 from state.columns import array, codes_of
 from state.finals import Finals
@@ -86,14 +86,15 @@ class BucketProcessor(StatefulProcessor):
         return iter((pd.DataFrame({"kind": np.array(kinds, np.int8), "payload": list(payloads)}),))
 
     def _step(self, bucket: int, rows: Sequence[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        time = watermark.combine([payload for kind, payload in rows if kind == TIMES], self._delays)
+        reports = [payload for kind, payload in rows if kind == TIMES]
+        time, pace = watermark.combine(reports, self._delays), watermark.pace(reports)
         parts = [codec.unpack(b"W", payload) for kind, payload in rows if kind == PARTS]
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
         stored = self._store.load(bucket)
         before = stored.state if stored else empty_state(self._rules)
-        after, changes, closed = advance(before, parts, runs, time.watermark_ms, self._rules)
+        after, changes, closed = advance(before, parts, runs, time.watermark_ms, self._rules, pace)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
-        out.append((TIMES, time.pack()))
+        out.append((TIMES, time.pack(sum(map(waiting.number, (after.devices, after.windows))))))
         if after is not before:
             sizes = SIZES.pack(bucket, *_rows(after, self._rules), *self._store.save(bucket, stored, after))
             out.append((SIZE, sizes + json.dumps(_by_view(after)).encode()))

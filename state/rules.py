@@ -1,7 +1,7 @@
 """The settings that determine where sessions begin and end, and which windows never end."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from state.trails import MOST
 
@@ -29,6 +29,9 @@ class Rules:
     by_device        the views of `endless` whose keys name devices: their rows count for the limit on devices
     by_measure       each measure of a device has a status of its own: see state/devices.py
     most_readings    a window keeps so many readings one by one, None for no limit: see state/trails.py
+    update_every     how long open windows wait before they are written again, in ms by view (state/waiting.py): all views have
+                     theirs, 0 for those that do not wait. Windows of other views are not written
+    devices_every_ms the same of devices and open sessions
     """
 
     gap_ms: int
@@ -39,6 +42,8 @@ class Rules:
     by_device: Collection[str] = frozenset()
     most_readings: int | None = MOST
     by_measure: bool = False
+    update_every: Mapping[str, int] = field(default_factory=dict)
+    devices_every_ms: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

@@ -1,6 +1,6 @@
 """Advance a bucket's sessions and devices by one step.
 
-    advance(state, runs, watermark) -> (state, changes)
+    advance(state, runs, watermark, rules, pace) -> (state, changes)
 
 is pure and vectorised: no loop over devices, sessions or readings. Its steps, whose numbers the code uses:
 
@@ -22,8 +22,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from state import runs as folding
+from state import waiting, windows
 from state.columns import (
     LAST,
     TOTALS,
@@ -61,6 +63,7 @@ from state.layout import (
     status_schema,
 )
 from state.rules import EVENT_MS_LIMIT, Rules
+from state.waiting import AT_ONCE, Pace
 
 
 def next_expiry(state: BucketState, rules: Rules) -> int | None:
@@ -104,7 +107,9 @@ def _next_silences(devices: pa.Table, gap: Ints, interval: Ints) -> list[int]:
     return times
 
 
-def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules) -> tuple[BucketState, Changes]:
+def advance(
+    state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules, pace: Pace = AT_ONCE
+) -> tuple[BucketState, Changes]:
     """One step. `runs` is a table of `state.runs.schema`, in any order and cut; empty when only time has passed.
 
     No reading may be below the watermark of the step before: its session may be closed. The result depends on the set of
@@ -112,17 +117,21 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     A step that changes nothing returns the same `state` object.
     The rules' measures are computed and emitted. Others that `state` has are kept as long as a device or run has a
     value of them, and not emitted. ValueError when a device is null.
+    Where devices wait (state/waiting.py), a device and its open sessions leave together: when they are due, or its status
+    changes.
     """
     before = state or empty_state(rules)
     known = measures_of(before.runs), measures_of(before.devices), measures_of(runs)
     measures = tuple(dict.fromkeys((*rules.measures, *itertools.chain(*known))))
     codes, names = _common_codes(before.devices, runs)
-    devices = Devices(before.devices, names, measures)
+    devices = Devices(before.devices, names, measures, pace, rules.devices_every_ms)
     new = block_of(runs, measures)
     own_gap, interval = ints(runs, "gap"), ints(runs, "interval")
 
     expiry = next_expiry(before, rules)
-    if not len(codes) and (expiry is None or expiry >= watermark_ms):
+    is_paced = bool(rules.devices_every_ms) or pace.is_holding or waiting.DUE in before.devices.column_names
+    is_moved = is_paced and waiting.is_moved(before.devices, pace, rules.devices_every_ms)
+    if not len(codes) and (expiry is None or expiry >= watermark_ms) and not is_moved:
         devices_schema = status_schema(rules.measures, by_measure=rules.by_measure)
         return before, Changes(session_schema(rules.measures).empty_table(), devices_schema.empty_table())
 
@@ -137,6 +146,15 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
     changed[walk.session_of_row[len(old.codes) :]] = True
     merged = _moves(walk, old, changed)
     over = walk.sessions.last + gap[walk.codes] < watermark_ms
+    devices.set_open(walk.codes[~over], walk.sessions.start[~over])
+    devices.set_quiet(watermark_ms)
+    if rules.by_measure:
+        devices.set_measures(watermark_ms, gap)
+    remembered = devices.remembered(watermark_ms, rules.retain_ms)
+    if is_paced:
+        changed = devices.leave(pace, ~remembered, merged >> walk.keys.bits)[walk.codes]
+    if rules.by_measure:
+        devices.tell(watermark_ms)
     opened = np.flatnonzero(changed & ~over)
     tables = [_sessions(names, walk.codes[opened], walk.sessions.take(opened), rules)]
     if len(merged):
@@ -150,15 +168,11 @@ def advance(state: BucketState | None, runs: pa.Table, watermark_ms: int, rules:
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
 
     # 5
-    devices.set_open(walk.codes[~over], walk.sessions.start[~over])
-    devices.set_quiet(watermark_ms)
-    if rules.by_measure:
-        devices.set_measures(watermark_ms, gap)
     changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures))
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
-    remembered = devices.remembered(watermark_ms, rules.retain_ms)
-    table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures))
+    is_holding = bool(rules.devices_every_ms) or pace.is_holding
+    table = devices.table(remembered, devices.measures_in_use(remembered, rules.measures), is_holding=is_holding)
     rows = (np.cumsum(remembered) - 1).astype(np.int32)[walk.run_codes[keep]]
     runs_left = _runs(table, rows, session, walk.runs.take(keep), rules.measures)
     return replace(before, runs=runs_left, devices=table), changes
@@ -177,7 +191,20 @@ def present(state: BucketState, rules: Rules) -> Changes:
         heads = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(session, prepend=-1) != 0))
         block = combine(block_of(state.runs, rules.measures), heads)
         sessions = _sessions(names, codes[heads], block, rules)
-    return Changes(sessions, devices.statuses(rules.measures), state.windows)
+    return Changes(sessions, devices.statuses(rules.measures), waiting.without(state.windows))
+
+
+def present_waiting(state: BucketState, rules: Rules) -> Changes:
+    """The values of `present` that wait (state/waiting.py), windows of the rules' views."""
+    names = array(waiting.waiting(state.devices)["device"])
+    changes = present(state, rules)
+    sessions, devices = (
+        table.filter(pc.is_in(table["device"], names)).combine_chunks() for table in (changes.sessions, changes.devices)
+    )
+    open_windows = waiting.waiting(state.windows)
+    are_wanted = windows.are_of(open_windows, rules.update_every) & ~windows.are_dropped(open_windows, rules.endless)
+    open_windows = open_windows.filter(pa.array(are_wanted))
+    return Changes(sessions, devices, windows.with_readings(windows.compact(open_windows)))
 
 
 @dataclass(frozen=True, slots=True)

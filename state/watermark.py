@@ -17,7 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from state.waiting import AT_ONCE, Pace
+
 _TIME = struct.Struct("<2q")
+_PACE = struct.Struct("<2q?")
+_NUMBER = struct.Struct("<q")
 _PARTITION = struct.Struct("<3q?")
 
 
@@ -28,9 +32,9 @@ class EventTime:
     watermark_ms: int = 0
     newest_ms: int = -1
 
-    def pack(self) -> bytes:
-        """Payload of a row of TIMES that the operator gives."""
-        return _TIME.pack(self.watermark_ms, self.newest_ms)
+    def pack(self, waiting: int = 0) -> bytes:
+        """Payload of a row of TIMES that the operator gives, with the number of rows that wait (state/waiting.py)."""
+        return _TIME.pack(self.watermark_ms, self.newest_ms) + (_NUMBER.pack(waiting) if waiting else b"")
 
     @classmethod
     def unpack(cls, payload: bytes) -> Self:
@@ -77,16 +81,26 @@ def advance(before: EventTime, partitions: Iterable[Partition], delays: Delays) 
     return EventTime(max(before.watermark_ms, min([line_ms, *bounds])), newest_ms)
 
 
-def report(before: EventTime, partitions: Mapping[int, Partition]) -> bytes:
-    """Payload of a row of TIMES that a task sends to each bucket: partitions by their number."""
+def waiting(payload: bytes) -> int:
+    """The number of rows that wait in the bytes of `EventTime.pack`."""
+    return int(_NUMBER.unpack_from(payload, _TIME.size)[0]) if len(payload) > _TIME.size else 0
+
+
+def report(before: EventTime, partitions: Mapping[int, Partition], pace: Pace = AT_ONCE) -> bytes:
+    """Payload of a row of TIMES that a task sends to each bucket: partitions by their number, and when rows leave."""
     rows = (_PARTITION.pack(code, p.newest_ms, p.broker_ms, p.is_unread) for code, p in sorted(partitions.items()))
-    return before.pack() + b"".join(rows)
+    return before.pack() + _PACE.pack(pace.planned_ms, pace.line_ms, pace.is_written) + b"".join(rows)
+
+
+def pace(reports: Sequence[bytes]) -> Pace:
+    """When rows leave, in the reports of all tasks of a batch."""
+    return Pace(*_PACE.unpack_from(reports[0], _TIME.size))
 
 
 def combine(reports: Sequence[bytes], delays: Delays) -> EventTime:
     """Event time after the batch whose tasks gave these reports, at least one."""
     partitions: dict[int, Partition] = {}
     for payload in reports:
-        for code, *columns in _PARTITION.iter_unpack(payload[_TIME.size :]):
+        for code, *columns in _PARTITION.iter_unpack(payload[_TIME.size + _PACE.size :]):
             partitions[code] = partitions.get(code, Partition()) | Partition(*columns)
     return advance(EventTime.unpack(reports[0]), partitions.values(), delays)

@@ -15,8 +15,9 @@ A view without windows has one window, from 0 to `state.rules.ENDLESS_MS`. No wa
 It is dropped when its view and measure leave the settings (`endless`).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import blobs
+from state import blobs, waiting
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
 from state.rules import ENDLESS_MS
 from state.statistics import COLUMNS, DEFAULT, TRAIL, Columns, Taken, columns_of
 from state.trails import LOST_BYTES
+from state.waiting import Pace, Phases
 
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")
@@ -66,6 +68,7 @@ def schema_of_views(statistics: Iterable[Iterable[str]]) -> pa.Schema:
 SCHEMA = schema(columns_of(DEFAULT))
 """Of windows, and parts of windows, of views that name no statistics."""
 
+_NO_VIEWS: Mapping[str, int] = MappingProxyType({})
 _KEY_SCHEMA = pa.schema([SCHEMA.field(name) for name in KEY])
 
 
@@ -74,7 +77,8 @@ class Step:
     """Tables of `SCHEMA`.
 
     open     the windows that the watermark has not passed; also those without readings that one is carried into
-    changed  the windows, open or closed, that got parts in this step
+    changed  the windows, open or closed, that got parts in this step; where open windows wait (state/waiting.py) those that
+             leave in this step
     closed   the windows that the watermark has passed in this step
     """
 
@@ -120,14 +124,19 @@ def advance(
     watermark_ms: int,
     endless: Collection[tuple[str, str]] = (),
     most_readings: int | None = None,
+    pace: Pace = waiting.AT_ONCE,
+    update_every: Mapping[str, int] = _NO_VIEWS,
 ) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
     A window keeps at most `most_readings` one by one (state/trails.py), None for no limit.
     Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
+    Where rows wait, by `pace` and `update_every` (`state.rules.Rules`), a window that is closed leaves all the same.
 
     A step that changes no window returns the same `windows` object as `open`.
     """
+    if waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values()):
+        return _paced(windows, parts, watermark_ms, endless, most_readings, pace, update_every)
     new = concat(parts)
     changed = empty()
     if new.num_rows:
@@ -141,6 +150,56 @@ def advance(
         return Step(windows, changed, empty())
     closed = with_readings(compact(windows.filter(pa.array(over))))
     return Step(compact(windows.filter(pa.array(~over))), changed, closed)
+
+
+def _paced(
+    before: pa.Table,
+    parts: Sequence[pa.Table],
+    watermark_ms: int,
+    endless: Collection[tuple[str, str]],
+    most_readings: int | None,
+    pace: Pace,
+    update_every: Mapping[str, int],
+) -> Step:
+    """One step where windows wait."""
+    new, windows, every_ms = concat(parts), waiting.without(before), Phases.of_windows(before, update_every).every_ms
+    due, is_same = waiting.due_now(before, pace, every_ms), not waiting.is_moved(before, pace, every_ms)
+    if new.num_rows:
+        windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
+        due = np.concatenate((due, np.full(windows.num_rows - len(due), waiting.NEVER)))
+        waiting.begin(due, is_changed, Phases.of_windows(windows, update_every), pace)
+        is_same = False
+    ends = _ints(windows, "end")
+    is_kept = ~are_dropped(windows, endless)
+    over = ends <= watermark_ms
+    leaves = (waiting.leaving(due, pace) | (over & (due != waiting.NEVER))) & is_kept
+    # Windows of a view that left the settings are not written any more.
+    changed = with_readings(compact(windows.filter(pa.array(leaves & are_of(windows, update_every)))))
+    due[leaves] = waiting.NEVER
+    closed = with_readings(compact(windows.filter(pa.array(over & is_kept)))) if over.any() else empty()
+    stays = is_kept & ~over
+    has_column = pace.is_holding or any(update_every.values()) or bool((due[stays] != waiting.NEVER).any())
+    if is_same and stays.all() and has_column == (waiting.DUE in before.column_names):
+        return Step(before, changed, closed)
+    if not stays.all():
+        windows, due = compact(windows.filter(pa.array(stays))), due[stays]
+    return Step(waiting.with_due(windows, due, len(KEY)) if has_column else windows, changed, closed)
+
+
+def are_dropped(windows: pa.Table, endless: Collection[tuple[str, str]]) -> Bools:
+    """Return which windows are endless, and of no view and measure in `endless`."""
+    ends = _ints(windows, "end")
+    if ends.max(initial=0) < ENDLESS_MS:
+        return np.zeros(len(ends), np.bool_)
+    return _dropped(windows, ends, endless)
+
+
+def are_of(windows: pa.Table, views: Collection[str]) -> Bools:
+    """Return which windows are of these views."""
+    column = array(windows.column("view"))
+    are_known = np.array([view in views for view in column.dictionary.to_pylist()], np.bool_)
+    of_views: Bools = are_known[codes_of(column)]
+    return of_views
 
 
 def with_readings(windows: pa.Table) -> pa.Table:

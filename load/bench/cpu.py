@@ -32,8 +32,13 @@ def seconds_of_tree(pid: int) -> float:
     root = psutil.Process(pid)
     for process in (root, *root.children(recursive=True)):
         try:
-            times = process.cpu_times()
+            total += seconds_of_process(process)
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def seconds_of_process(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process, and of the children that it has waited for."""
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)

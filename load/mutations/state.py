@@ -99,6 +99,35 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "final-waits",
+        "a window that is closed while it waits does not leave",
+        "progress calls windows final that lack the readings of their last update_every",
+        ("P1",),
+        (Edit("state/windows.py", "| (over & (due != waiting.NEVER))", ""),),
+        (
+            "tests/unit/test_waiting.py::test_what_waits_leaves_exact_and_in_time_and_finals_and_status_changes_at_once",
+            "tests/integration/test_update_every.py::"
+            "test_open_values_wait_over_a_restart_and_finals_and_status_changes_are_written_at_once",
+        ),
+    ),
+    Mutation(
+        "silence-forgets-what-waits",
+        "silence closes windows without writing what waits in the state",
+        "progress calls windows final that lack the readings of their last update_every",
+        ("P1",),
+        (
+            Edit(
+                "service/daemon/idle_closer.py",
+                "if self._waiting != 0 and not self._write_waiting(committed.batch):",
+                "if False:",
+            ),
+        ),
+        (
+            "tests/integration/test_update_every.py::"
+            "test_silence_writes_what_waits_before_it_closes_it_and_what_comes_after_it_is_written_at_once",
+        ),
+    ),
+    Mutation(
         "late-by-gap",
         "a reading within the session gap of its device's last closed session counts as late for it",
         "when a gap has grown, readings that came in time are in no session",

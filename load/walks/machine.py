@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from hypothesis import note
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import ALL, DEFAULT, ORDERED
@@ -158,6 +158,11 @@ class Walk(RuleBasedStateMachine):
         self.before: dict[str, dict[str, str]] = {}
         self.batches: list[tuple[list[Reading], set[int]]] = []
         self.originals: dict[RecordPlace, bool] = {}
+
+    @initialize(holds=st.booleans())
+    def begin(self, holds: bool) -> None:
+        """In half of the walks open values wait."""
+        self.world.holds = holds
 
     @rule(sent=records, pass_ms=pauses, chance=chances)
     def add(self, sent: list[Record], pass_ms: int, chance: int) -> None:
@@ -318,7 +323,9 @@ class Walk(RuleBasedStateMachine):
     def _read_again(self) -> None:
         """A new checkpoint has each record once, whichever of its two places today's settings admit."""
         note("  a new checkpoint reads everything, nothing is out of range")
+        holds = self.world.holds
         self.world, self.plain, self.before = World(self.client, self.url, self.world.rules, self.folder), Plain(), {}
+        self.world.holds = holds
         for readings, unread in self.batches:
             now = [
                 replace(

@@ -34,7 +34,7 @@ from service.admission.arrays import NO_INDEX
 from service.admission.expansion import INDEX
 from service.admission.readings import COUNTED, MEETS, number_of
 from service.aggregation import seen_keys, sessions
-from service.checkpoint import view_versions
+from service.checkpoint import beginnings, view_versions
 from service.checkpoint.beginnings import Beginnings
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
@@ -55,10 +55,12 @@ from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
-from state import codec, windows
+from state import codec, waiting, windows
 from state.codec import CodecError
 from state.processor import STATE_NAME, STATE_SCHEMAS, BucketProcessor
 from state.store import Cache, Store, restore
+from state.table import present_waiting
+from state.waiting import AT_ONCE, EVER, Pace
 from state.watermark import EventTime, report
 
 PREFIX = "walk"
@@ -68,6 +70,7 @@ METERS = 2
 WRITER = {"epoch", "batch", "updated"}
 """Fields that say who wrote a value, and when."""
 BUCKETS, LOOK_MS = 2, 10_000
+HOLD_MS = 1_000_000
 DELIVERED_S = 60.0
 COMPUTED, HALF_WRITTEN, WRITTEN, PUBLISHED = "computed", "half written", "written", "published"
 STORED, LEFT = "stored for the outlet", "in the outlet"
@@ -116,7 +119,10 @@ class _Handle(StatefulProcessorHandle):
 
 @dataclass
 class World:
-    """`after` is the (epoch, batch) that progress has reached; `frozen` is what a writer of an earlier epoch may still write."""
+    """`after` is the (epoch, batch) that progress has reached; `frozen` is what a writer of an earlier epoch may still write.
+
+    With `holds` open values wait in the state, until silence or a reader has them written.
+    """
 
     client: Any
     url: str
@@ -147,6 +153,7 @@ class World:
     _outlets: Outlets | None = None
     _filled: dict[str, Filled] = field(default_factory=dict)
     _admitted: int = 0
+    holds: bool = False
     _planned: int = -1
     """The newest batch that was begun: it has the views that it began with."""
 
@@ -240,7 +247,7 @@ class World:
         sink = replace(sink, micro_batch=replace(sink.micro_batch, watermark_ms=after.watermark_ms))
         if not self._leaves(sink.micro_batch, outcome, dies):
             return None
-        sink.progress(servers)
+        sink.progress(servers, outcome.waiting)
         self.after = self.epoch, self.batch
         if dies == PUBLISHED:
             return None
@@ -327,7 +334,7 @@ class World:
             (_code(each.partition), each.offset, NO_INDEX if each.index is None else each.index, bool(each.is_replaced))
             for each in originals
         )
-        context = BatchContext(self.time, codes, replaced=places)
+        context = BatchContext(self.time, codes, replaced=places, pace=self._pace())
         tasks: list[list[Reading]] = [[] for _ in range(chance.randint(1, 2))]
         if self.rules.distinct:
             seen_keys.clear(self.folder, BUCKETS, self.batch)
@@ -346,6 +353,27 @@ class World:
             at = chance.randint(0, len(task))
             for batch in fold([_columns(part, self.settings) for part in (task[:at], task[at:])]):
                 yield from batch.to_pylist()
+
+    def _pace(self) -> Pace:
+        """As service/pipeline/batch.py says it for the first batch of a query."""
+        if not self.holds:
+            return AT_ONCE
+        planned_ms = HOLD_MS + self.batch
+        until_ms, is_written = self._sink().closed_until()
+        is_ahead = until_ms > self.time.watermark_ms
+        return Pace(planned_ms, EVER if is_ahead else planned_ms - HOLD_MS, is_written)
+
+    def write_waiting(self) -> None:
+        """As service/daemon/idle_closer.py does, when the last batch is committed."""
+        if not self.holds or self.after is None or self.after[1] != self.batch - 1:
+            return
+        micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=self.time.watermark_ms)
+        begun = beginnings.stored(Local(self.folder), self.settings.endless)
+        sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.stream(self.after), begun=begun)
+        if not sink.closed_until()[1]:
+            for state in self.states():
+                sink.write([idle_closer._row(present_waiting(state, sessions.rules(self.settings)))])
+            sink.run("written")
 
     def operate(self, bucket: int, rows: Sequence[tuple[int, bytes]], cache: Cache) -> list[tuple[int, bytes]]:
         """Return the operator's output for a bucket's rows, by a worker with this cache."""
@@ -366,10 +394,11 @@ class World:
         line_ms = self._seen.line_ms(plain.IDLE_AFTER_MS, self.time.watermark_ms)
         if line_ms is None or not self.batch:
             return
+        self.write_waiting()
         if self._tables is None:
             states = list(self.states())
             self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
-            self._windows = [state.windows for state in states]
+            self._windows = [waiting.without(state.windows) for state in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
@@ -431,7 +460,8 @@ class World:
         raise AssertionError(msg)
 
     def read(self) -> dict[str, dict[str, str]]:
-        """All windows, sessions and devices, by key without the prefix."""
+        """All windows, sessions and devices, by key without the prefix, when nothing waits."""
+        self.write_waiting()
         return {key.partition(":")[2]: fields for key, fields in published.hashes(self.client, PREFIX)}
 
     def _ends(self) -> dict[str, dict[int, int]]:

@@ -101,7 +101,7 @@ class Fold:
         if task.seen is not None:
             task.seen.write()
         if self.context is not None and read:
-            report = watermark.report(task.batch.before, read)
+            report = watermark.report(task.batch.before, read, task.batch.pace)
             yield folded_rows.rows(
                 TIMES, np.arange(self.screen.buckets, dtype=np.int32), [report] * self.screen.buckets
             )

@@ -22,6 +22,8 @@ def rules(settings: Settings) -> Rules:
         endless=frozenset(settings.endless),
         by_measure=sessions.measure_status,
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
+        update_every={view.name: view.update_every_ms for view in settings.views},
+        devices_every_ms=sessions.update_every_ms,
     )
 
 

@@ -18,7 +18,7 @@ batch reads all of them, and later records are not older, by the broker's time, 
 
 import logging
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -76,6 +76,9 @@ class Log:
     _read_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """When a record of each unread partition was read last, or the partition was first seen as unread."""
     _refused: set[str] = field(default_factory=set)
+    behind: int = field(default=0, init=False)
+    """Records that the last batch has left unread, as far as `unread` has asked Kafka: 0 for a batch that reads all, or that is
+    repeated."""
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
@@ -119,7 +122,7 @@ class Log:
         which no record was read for `max_hold_ms` is left out. Raises SourceError.
         """
         is_small = not micro_batch.reaches(limit or kafka.max_per_batch)
-        is_first, self._is_first = self._is_first, False
+        is_first, self._is_first, self.behind = self._is_first, False, 0
         if is_small and not is_first:  # only the first batch of a query may have been narrowed: see `leaves`
             self._read_s.clear()
             return frozenset()
@@ -127,12 +130,14 @@ class Log:
         if noted is None:
             if is_small:
                 return frozenset()
-            noted = tuple(self._waited_for(micro_batch, _unread(kafka, micro_batch), max_hold_ms))
+            unread = _unread(kafka, micro_batch)
+            self.behind = sum(unread.values())
+            noted = tuple(self._waited_for(micro_batch, unread, max_hold_ms))
             self.note_unread(micro_batch.batch, noted)
         return frozenset(noted)
 
     def _waited_for(
-        self, micro_batch: MicroBatch, unread: Sequence[tuple[str, int]], max_hold_ms: float
+        self, micro_batch: MicroBatch, unread: Collection[tuple[str, int]], max_hold_ms: float
     ) -> list[tuple[str, int]]:
         """Return the unread partitions of which a record was read within `max_hold_ms`."""
         now_s = clock.monotonic_s()
@@ -158,7 +163,7 @@ class Log:
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        self.note_unread(micro_batch.batch, _unread(kafka, micro_batch))
+        self.note_unread(micro_batch.batch, tuple(_unread(kafka, micro_batch)))
 
     def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
         """Write again which partitions a batch leaves unread."""
@@ -179,10 +184,11 @@ def _unread_name(batch: int) -> str:
     return f"{FOLDER}/{batch}.unread"
 
 
-def _unread(kafka: Kafka, micro_batch: MicroBatch) -> list[tuple[str, int]]:
-    return [
-        (topic, partition)
+def _unread(kafka: Kafka, micro_batch: MicroBatch) -> dict[tuple[str, int], int]:
+    """The partitions with records after the batch's end, and how many offsets these have."""
+    return {
+        (topic, partition): end - reached
         for topic, partitions in edges_now(kafka).items()
         for partition, (_, end) in partitions.items()
-        if end > micro_batch.end.get(topic, {}).get(partition, 0)
-    ]
+        if end > (reached := micro_batch.end.get(topic, {}).get(partition, 0))
+    }

@@ -9,6 +9,9 @@ It writes to Redis alone. The state of the query does not change:
     readings go on             the watermark passes the closed value later, and only `closed_by` changes
     a batch is replayed        the values are the same, with or without the silence
 
+Before it closes anything, and also when no batch came for the longest `update_every`, it writes the open values that wait in the
+state (state/waiting.py): progress must not call a window final that lacks readings.
+
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
 last committed batch, advanced by the state's own step (state/table.py). Windows need no write in Redis: progress says up to
 which event time they are closed. Outlets get both (service/outlets/silence.py). All values have that batch's number. They are
@@ -27,6 +30,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from service import clock
 from service.aggregation import sessions
+from service.checkpoint import beginnings
 from service.daemon.idle_detection import Seen, Tables
 from service.micro_batch import MicroBatch, Offsets
 from service.pipeline import batch_report, builder
@@ -37,9 +41,11 @@ from service.pipeline.term import Term
 from service.publication.policy import WritePolicy
 from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
+from service.spark.files import opened
 from service.units import format_time
-from state import codec, reader, windows
+from state import codec, reader, waiting, windows
 from state.layout import BucketState, Changes
+from state.table import present_waiting
 
 _OUTPUT = to_arrow_schema(OUTPUT)
 
@@ -58,6 +64,11 @@ class IdleCloser:
         self._settings = term.settings
         self._seen = Seen()
         self._admitted = 0
+        self._waiting: int | None = None
+        """Open values that wait in the state, after the last batch; None before a batch of this query."""
+        self._published_ms = 0
+        settings = term.settings
+        self._longest_ms = max([settings.sessions.update_every_ms, *(view.update_every_ms for view in settings.views)])
         self._changed: int | None = None
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
@@ -72,8 +83,10 @@ class IdleCloser:
         """End the thread. The next idle closer repeats unfinished work."""
         self._job.close()
 
-    def published(self, batch: int, admitted: int, *, moved: bool) -> None:
-        """Note a batch of the query before it is committed: how many readings it admitted, and whether the watermark moved."""
+    def published(self, batch: int, admitted: int, *, moved: bool, waiting: int = 0) -> None:
+        """Note a batch of the query before it is committed: how many readings it admitted, whether the watermark moved, and how
+        many open values wait."""
+        self._waiting, self._published_ms = waiting, clock.steady_ms()
         self._admitted += admitted
         if admitted or moved or self._changed is None:
             self._changed = batch
@@ -81,7 +94,9 @@ class IdleCloser:
     def look(self, asked_ms: int, ends: Offsets, reached: Offsets) -> None:
         """Note what Kafka answered, as Seen.look; returns at once."""
         self._seen = self._seen.look(asked_ms, ends, reached, self._admitted)
-        if self._line_ms() is not None:
+        may_wait = self._longest_ms > 0 if self._waiting is None else self._waiting > 0
+        is_overdue = may_wait and asked_ms >= self._published_ms + self._longest_ms
+        if is_overdue or self._line_ms() is not None:
             self._job.wake()
 
     def again(self) -> None:
@@ -100,6 +115,8 @@ class IdleCloser:
         committed = batch_report.committed(self._term.spark, self._settings.service.checkpoint)
         if committed is None or not self._has_newest_state(committed.batch):
             return  # a published batch is not committed yet, or will be replayed
+        if self._waiting != 0 and not self._write_waiting(committed.batch):
+            return
         line_ms = self._line_ms(committed.watermark_ms)
         if line_ms is None:
             return
@@ -119,6 +136,7 @@ class IdleCloser:
             if sink is None:
                 return
             sink.run("idle", watermark=str(line_ms))
+            self._term.idle_ms = max(self._term.idle_ms, line_ms)
             if self._term.outlets is not None:
                 self._term.outlets.close_idle(sink.micro_batch, closed, self._due_windows(line_ms))
         self._term.metrics.idle(outcome)
@@ -126,6 +144,30 @@ class IdleCloser:
         if outcome.closed:
             text = "No reading was admitted for a while. Windows and %d sessions are closed by the clock up to %s"
             _log.info(text, outcome.closed, format_time(line_ms))
+
+    def _write_waiting(self, batch: int) -> bool:
+        """Write the open values that wait in the state after the batch; whether no batch has come meanwhile."""
+        checkpoint, rules = self._settings.service.checkpoint, sessions.rules(self._settings)
+        if self._waiting is None:
+            with self._term.write_lock:
+                if (sink := self._sink_of(batch)) is None:
+                    return False
+                if sink.closed_until()[1]:
+                    self._waiting = 0
+                    return True
+        begun = beginnings.stored(opened(self._term.spark, checkpoint), self._settings.endless)
+        for _, state in reader.states(self._term.spark, checkpoint, batch):
+            if changes := present_waiting(state, rules):
+                with self._term.write_lock:
+                    if (sink := self._sink_of(batch)) is None:
+                        return False
+                    replace(sink, begun=begun).write([_row(changes)])
+        with self._term.write_lock:
+            if (sink := self._sink_of(batch)) is None:
+                return False
+            sink.run("written")
+            self._term.written, self._waiting = self._term.published, 0
+        return True
 
     def _tables(self, batch: int) -> Tables:
         """The state after the batch, without what the idle closer has closed since."""
@@ -135,7 +177,9 @@ class IdleCloser:
             states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
             opened = batch, _tables(states, self._settings)
             self._open = opened
-            self._windows = [state.windows for state in states] if self._term.outlets is not None else []
+            self._windows = (
+                [waiting.without(state.windows) for state in states] if self._term.outlets is not None else []
+            )
         return opened[1]
 
     def _due_windows(self, line_ms: int) -> list[pa.Table]:
@@ -153,17 +197,24 @@ class IdleCloser:
 
         Call it under the `write_lock`: no batch is published meanwhile.
         """
-        committed = self._committed()
-        opened = self._open
-        if committed is None or opened is None or not self._has_newest_state(opened[0]):
+        if self._open is None or self._line_ms() is None:
             return None
-        if self._line_ms() is None or self._job.is_ending:
+        return self._sink_of(self._open[0], line_ms)
+
+    def _sink_of(self, batch: int, line_ms: int | None = None) -> Sink | None:
+        """Return the sink for values of the state after a batch, as of the last one; with `line_ms` for what silence closes.
+
+        None if that batch is not committed, or the state has changed since. Call it under the `write_lock`.
+        """
+        committed, term = self._committed(), self._term
+        if committed is None or not self._has_newest_state(batch) or self._job.is_ending:
             return None
-        snapshot = self._term.snapshot
-        version = snapshot.version if snapshot else ""
-        micro_batch = replace(committed, epoch=self._term.epoch, watermark_ms=line_ms, reference=version)
-        attributes = builder.attributes(snapshot, self._settings)
-        return Sink(self._settings, micro_batch, attributes, policy=WritePolicy.idle(self._term.published))
+        snapshot = term.snapshot
+        micro_batch = replace(committed, epoch=term.epoch, reference=snapshot.version if snapshot else "")
+        policy = WritePolicy.stream(term.published, covered=term.covered)
+        if line_ms is not None:
+            micro_batch, policy = replace(micro_batch, watermark_ms=line_ms), WritePolicy.idle(term.published)
+        return Sink(self._settings, micro_batch, builder.attributes(snapshot, self._settings), policy=policy)
 
     def _committed(self) -> MicroBatch | None:
         """Return the batch that was published last, None if Spark does not commit it soon."""

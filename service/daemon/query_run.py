@@ -125,7 +125,8 @@ class QueryRun:
         self._ends[micro_batch.batch] = micro_batch.end
         if self._idle_closer is not None:
             moved = micro_batch.watermark_ms != self._watermark_ms
-            self._idle_closer.published(micro_batch.batch, report.outcome.admitted, moved=moved)
+            outcome = report.outcome
+            self._idle_closer.published(micro_batch.batch, outcome.admitted, moved=moved, waiting=outcome.waiting)
             self._watermark_ms = micro_batch.watermark_ms
         self._lease.reached = self._term.published
         self._metrics.batch_ends(report)

@@ -212,6 +212,9 @@ class Metrics(TermMetrics):
             "windows_unordered",
             "Writes of windows without statistics of order: too many readings were above the watermark",
         )
+        self.values_waiting = gauge(
+            "values_waiting", "Open values that are newer in the state than in Redis: see update_every"
+        )
         self.state_rows = gauge(
             "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
         )
@@ -333,6 +336,7 @@ class Metrics(TermMetrics):
         for result in _OUTCOMES:
             self.writes.labels(result).inc(getattr(outcome, result))
         self.unordered.inc(outcome.unordered)
+        self.values_waiting.set(outcome.waiting)
         # A batch reports the buckets that it changed: after a restart the sums are of the buckets changed since.
         for bucket, *size, written, changed in outcome.sizes:
             self._sizes[bucket] = tuple(size)

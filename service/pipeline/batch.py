@@ -45,6 +45,7 @@ from service.rejects.two_places import Originals
 from service.spark import batch_context, memory, session
 from service.spark.batch_context import BatchContext
 from service.spark.internals import execution
+from state.waiting import AT_ONCE, EVER, Pace
 from state.watermark import EventTime
 
 
@@ -84,6 +85,7 @@ class Batch:
     # begin
     sink: Sink = field(init=False)
     context: BatchContext = field(default_factory=BatchContext)
+    pace: Pace = AT_ONCE
     before: EventTime = field(default_factory=EventTime)
     unread: Collection[tuple[str, int]] = ()
     devices: int = event_time.NO_LIST
@@ -112,8 +114,8 @@ class Publication:
 
     A publication holds the term's `write_lock` during a batch and then sets the term's `published`. Spark commits the batch
     after that, and the runner then commits offsets to a Kafka consumer group and updates metrics. `failure` is the exception
-    that ended the query, as it was raised. `care` ends the query before a batch that the query must not read: the frame is
-    not evaluated yet.
+    that ended the query, as it was raised. `final_ms` is the event time up to which Redis calls windows final, None before the
+    first batch. `care` ends the query before a batch that the query must not read: the frame is not evaluated yet.
     """
 
     term: Term
@@ -127,6 +129,7 @@ class Publication:
     batch_limit: BatchLimit
     originals: Originals
     care: Care = field(default_factory=Care)
+    final_ms: int | None = None
     failure: BaseException | None = None
     pipeline: str = field(default_factory=threads.pipeline)
 
@@ -180,6 +183,7 @@ class Publication:
             policy=WritePolicy.stream(term.published, term.settled_ms, term.covered),
         )
         self._begin_views(batch)
+        batch.pace = self._pace_of_values(batch)
         batch.context = self._context(batch, snapshot)
         batch.servers = batch.sink.servers()
 
@@ -207,7 +211,7 @@ class Publication:
 
     def progress(self, batch: Batch) -> None:
         """Write the progress key of each shard."""
-        batch.final_ms = batch.sink.progress(batch.servers)
+        batch.final_ms = self.final_ms = batch.sink.progress(batch.servers, batch.outcome.waiting)
 
     def note(self, batch: Batch) -> None:
         """Write the event time after the batch to the checkpoint, and the limits of the next batch."""
@@ -255,7 +259,24 @@ class Publication:
             reference=snapshot.path.name if snapshot else "",
             replaced=self.originals.of_batch(micro_batch),
             distinct=self._keys(batch) if settings.admission.distinct else None,
+            pace=batch.pace,
         )
+
+    def _pace_of_values(self, batch: Batch) -> Pace:
+        """Return when open values leave. As long as Redis has closed values that readings may still change, none waits. While a
+        backlog has another batch of this size, all of them wait.
+        """
+        term, planned_ms = self.term, batch.sink.micro_batch.planned_ms
+        is_written = term.written is not None and term.written == term.published
+        if self.final_ms is None:
+            self.final_ms, is_written = batch.sink.closed_until()
+            term.idle_ms = max(term.idle_ms, self.final_ms)
+        if max(self.final_ms, term.idle_ms) > batch.before.watermark_ms:
+            return Pace(planned_ms, EVER, is_written)
+        # The next batch of a backlog is as large, and changes most of these values again.
+        has_next = self.times.behind >= batch.sink.micro_batch.rows > 0
+        wait_ms = term.settings.service.catch_up_update_every_ms if has_next else 0
+        return Pace(planned_ms, planned_ms - wait_ms, is_written)
 
     def _keys(self, batch: Batch) -> tuple[str, int, int, int]:
         """Return where the tasks find the keys of duplicates, after the files of an attempt before are removed."""

@@ -42,7 +42,7 @@ from service.redis.link import Reply
 from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, FINALS, REJECTS, SIZE, TIMES, unpack_size
-from state import codec, windows
+from state import codec, watermark, windows
 from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.watermark import EventTime
@@ -117,6 +117,7 @@ class Sink(Store):
             event_times=tuple(output.event_times),
             times=tuple((code, *span) for code, span in task_counters.times(tally).items()),
             unordered=windows.lost(changes.windows),
+            waiting=output.waiting,
             sizes=tuple(output.sizes),
             windows_open=tuple(output.windows_open),
             others=tuple(
@@ -205,6 +206,7 @@ class _Output:
     tallies: list[task_counters.Tally] = field(default_factory=list)
     sizes: list[Any] = field(default_factory=list)
     event_times: set[tuple[int, int]] = field(default_factory=set)
+    waiting: int = 0
     finals: list[bytes] = field(default_factory=list)
     _changes: list[Changes] = field(default_factory=list)
 
@@ -220,6 +222,7 @@ class _Output:
         elif kind == TIMES:
             time = EventTime.unpack(payload)
             self.event_times.add((time.watermark_ms, time.newest_ms))
+            self.waiting += watermark.waiting(payload)
         elif kind == FINALS:
             self.finals.append(payload)
         else:

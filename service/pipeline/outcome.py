@@ -39,7 +39,8 @@ class Outcome:
     the changed buckets' states (state.processor.SIZES). `windows_open` has (bucket, number of the view, open windows) of these
     buckets, `topics` has (number of the topic, rejects copied), `others` (number of the grouped column, readings with `(other)`).
     `measured` has (number of the input, of the measure, readings with it, readings without it) of what each input maps.
-    Numbers are the positions in the settings. `finals` are the payloads of the rows of FINALS, for the outlets.
+    Numbers are the positions in the settings. `waiting` open windows and devices are newer in the state than in Redis
+    (state/waiting.py). `finals` are the payloads of the rows of FINALS, for the outlets.
     """
 
     rejects: int = 0
@@ -62,6 +63,7 @@ class Outcome:
     read_bytes: int = 0
     further: int = 0
     unordered: int = 0
+    waiting: int = 0
     rejected: tuple[int, ...] = (0,) * len(REASONS)
     latency: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_MS) + 1)
     event_times: tuple[tuple[int, int], ...] = ()

@@ -72,6 +72,10 @@ class Term:
     settled_ms: int | None = None
     """From this watermark on, every window that was in Redis when the term began is closed. Then rows are compared with closed
     values only (docs/decisions/0021). None where lost or former values are written again."""
+    written: tuple[int, int] | None = None
+    """The (epoch, batch) after which all open values that waited (state/waiting.py) were written beside the batches."""
+    idle_ms: int = -1
+    """The event time up to which silence has closed values in Redis; -1 for never."""
     limit: BatchLimit | None = None
     """The limit of the query's batches, which outlives the query; without one the query begins with a new one."""
     broker_times: frozenset[str] = frozenset()

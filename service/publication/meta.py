@@ -35,6 +35,7 @@ def meta(settings: Settings) -> str:
                     "retain_ms": ENDLESS_MS if view.is_endless else view.retain_ms,
                     **_times(view),
                     **_units(view),
+                    **_update_every(view.update_every_ms),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }
@@ -45,6 +46,7 @@ def meta(settings: Settings) -> str:
                 "max_duration_ms": sessions.max_duration_ms,
                 "retain_ms": sessions.retain_ms,
                 **({"measure_status": True} if sessions.measure_status else {}),
+                **_update_every(sessions.update_every_ms),
             },
         }
     )
@@ -159,6 +161,11 @@ def _units(view: View) -> dict[str, float]:
         "carry_for_ms": view.carry_for_ms,
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _update_every(every_ms: int) -> dict[str, int]:
+    """How much older than progress an open value may be, where it may."""
+    return {"update_every_ms": every_ms} if every_ms else {}
 
 
 def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 --   KEYS  1 epoch  2 changes (the feed)  3 ends (the event time by which every window ends)  4 progress  5 republish
 --         6 skewed (devices whose clocks are ahead, by their last early reading)  7 rebuild  8 meta  9 absent
 --         10 correction (the fence of corrections)
---   ARGV  1 the step: begin | write | early | skewed | idle | progress | read_progress | mark | forget | parts | stale |
---           unmark | drop | expect | expected | unexpect
+--   ARGV  1 the step: begin | write | early | skewed | idle | written | progress | read_progress | mark | forget | parts |
+--           stale | unmark | drop | expect | expected | unexpect
 --         2 its arguments, msgpack (service/publication/rows.py packs them)
 -- Needs Redis 6.2 or later. The arguments name keys with the prefix of KEYS: in a cluster they are in the same slot. While a slot
 -- moves to another node, Redis looks at KEYS alone to decide where a call may run, and `absent`, which never exists, makes it
@@ -497,11 +497,19 @@ local function idle()
   if (is_first and final < ends) or (line > former and former < ends) then announce('progress', KEYS[4]) end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'updated', a.updated,
     'idle', string.format('%.0f', math.max(line, former)), 'idle_epoch', a.epoch, 'idle_batch', a.batch)
-  call('HDEL', KEYS[4], 'writing')
+  call('HDEL', KEYS[4], 'writing', 'waiting')
   return {1}
 end
 
--- Writes progress, and a.meta if it has changed. With it, all windows that end by `final` are closed, which never falls: a writer
+-- Notes that all open values that waited are written, as of the batch that progress has.
+local function written()
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch')
+  if is_older(tonumber(stored[1] or nil) or 0, tonumber(stored[2] or nil) or -1) then return {0} end
+  call('HDEL', KEYS[4], 'writing', 'waiting')
+  return {1}
+end
+
+-- Writes progress, and a.meta if it has changed. a.waiting is the number of open values that wait, absent for none. With it, all windows that end by `final` are closed, which never falls: a writer
 -- that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
 -- and the batch that were stored before, or '', then `final`}.
 local function progress()
@@ -517,19 +525,22 @@ local function progress()
   end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'final', string.format('%.0f', final),
     'offsets', a.offsets, 'reference', a.reference, 'updated', a.updated)
-  call('HDEL', KEYS[4], 'writing')
+  call('HDEL', KEYS[4], 'writing', 'waiting')
+  if a.waiting then call('HSET', KEYS[4], 'waiting', a.waiting) end
   if (tonumber(stored[4] or nil) or math.huge) <= final then call('HDEL', KEYS[4], 'idle', 'idle_epoch', 'idle_batch') end
   if call('GET', KEYS[8]) ~= a.meta then call('SET', KEYS[8], a.meta) end
   return {1, stored[1] or '', stored[2] or '', string.format('%.0f', final)}
 end
 
 -- Returns {epoch, batch, watermark, offsets, reference} of progress, the republish mark, the rebuild mark, meta, the event time by
--- which every window ends, and `final` of progress; '' if one is missing.
+-- which every window ends, and `final`, `idle` and `waiting` of progress; '' if one is missing.
 local function read_progress()
   local values = call('HMGET', KEYS[4], 'epoch', 'batch', 'watermark', 'offsets', 'reference')
   for i = 1, 5 do values[i] = values[i] or '' end
   values[6], values[7], values[8] = call('GET', KEYS[5]) or '', call('GET', KEYS[7]) or '', call('GET', KEYS[8]) or ''
-  values[9], values[10] = call('GET', KEYS[3]) or '', call('HGET', KEYS[4], 'final') or ''
+  values[9] = call('GET', KEYS[3]) or ''
+  local more = call('HMGET', KEYS[4], 'final', 'idle', 'waiting')
+  for i = 1, 3 do values[9 + i] = more[i] or '' end
   return values
 end
 
@@ -672,8 +683,8 @@ end
 local steps = {
   expect = expect, expected = expected, unexpect = unexpect,
   drop = drop,
-  begin = begin, write = write, early = early, skewed = skewed, idle = idle, progress = progress,
-  read_progress = read_progress, mark = mark, forget = forget, parts = parts, stale = stale, unmark = unmark,
+  begin = begin, write = write, early = early, skewed = skewed, idle = idle, written = written,
+  progress = progress, read_progress = read_progress, mark = mark, forget = forget, parts = parts, stale = stale, unmark = unmark,
 }
 call('XLEN', KEYS[2])  -- fails before a value is written that the feed cannot name
 -- The feed and the views' sets name what a step has written, also when one of its commands has failed: a repeat finds those

@@ -102,15 +102,23 @@ class Store:
         """An id of the Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""
         return self.over_shards(lambda shard: self.link(shard).server(self.budget(shard, "beginning")))
 
-    def progress(self, servers: Mapping[int, str] = MappingProxyType({})) -> int:
+    def closed_until(self) -> tuple[int, bool]:
+        """Return the event time (ms) up to which Redis has closed values, -1 for none, and whether its open values are as new as
+        those of the state."""
+        replies = self.run("read_progress").values()
+        until_ms = max(int(text or -1) for *_, final, idle, _ in replies for text in (final, idle))
+        return until_ms, all(epoch and not waiting for epoch, *_, waiting in replies)
+
+    def progress(self, servers: Mapping[int, str] = MappingProxyType({}), waiting: int = 0) -> int:
         """Step 4. Returns the event time (ms) up to which Redis calls windows final: beyond the watermark if Redis is ahead.
 
+        `waiting` is the number of open values that are older in Redis than in the state (state/waiting.py).
         Raises FencedError when progress holds a later batch of this epoch, SinkError when one of `servers` no longer answers:
         another run of Redis may lack values that were acknowledged, so the batch must be written again.
         """
-        return max(self.over_shards(lambda shard: self._progress(shard, servers.get(shard, ""))).values())
+        return max(self.over_shards(lambda shard: self._progress(shard, servers.get(shard, ""), waiting)).values())
 
-    def _progress(self, shard: int, server: str) -> int:
+    def _progress(self, shard: int, server: str, waiting: int) -> int:
         micro_batch = self.micro_batch
         budget = self.budget(shard, "progress")
         call = self.stamp().call(
@@ -121,6 +129,7 @@ class Store:
             ),
             reference=micro_batch.reference,
             meta=meta(self.settings),
+            **({"waiting": str(waiting)} if waiting else {}),
         )
         with tracing.span("redis progress", shard=shard):
             accepted, epoch, batch, final = self.link(shard).run([call], budget, server)[0]

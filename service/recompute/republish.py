@@ -139,7 +139,7 @@ def read(sink: Sink) -> list[Stored]:
 
 
 def _stored(reply: Reply) -> Stored:
-    epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends, final = map(
+    epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends, final, *_ = map(
         _text, reply
     )
     progress = None

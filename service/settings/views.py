@@ -94,6 +94,10 @@ class View(Section):
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
     after its end: `check` warns of a shorter time. Default with a time_zone: its longest window, such as 31 d.
     """
+    update_every_ms: NotNegative = Field(default=0, alias="update_every", examples=["30 s"])
+    """How long an open window may wait before a change of it is written: it is written at most once in that time. Finals
+    and corrections are written at once. Default: every batch writes each window that it changes.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -341,8 +345,23 @@ class Sessions(Section):
     """Whether each measure of a device has a status of its own, by the rules of the device's: a device that still sends
     humidity and no longer temperature has `temperature.status` = `offline`.
     """
+    update_every_ms: NotNegative = Field(default=0, alias="update_every", examples=["30 s"])
+    """The same for devices and their open sessions as update_every of a view. A device whose status or session changes is
+    written at once. Default: every batch writes each device that has a reading.
+    """
     buckets: int | None = Field(default=None, gt=0, le=4096, examples=[16])
     """State tables that devices are spread over. Each costs a batch some 5 ms, whatever it holds. The number is part of
     the checkpoint: a start with another one is refused, and `tidemark checkpoint reshape` changes it. Default: one a
     core at the first start, at most 16; then the checkpoint's number.
     """
+
+    @model_validator(mode="after")
+    def _writes_before_it_expires(self) -> Self:
+        if 2 * self.update_every_ms > self.retain_ms:
+            msg = (
+                f"update_every {format_duration(self.update_every_ms)} is more than half of retain "
+                f"{format_duration(self.retain_ms)}: a device that is online would expire in Redis before it is written again. "
+                "Shorten update_every, or lengthen retain"
+            )
+            raise ValueError(msg)
+        return self

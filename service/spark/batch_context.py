@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from pyspark import SparkContext, TaskContext
 
+from state.waiting import AT_ONCE, Pace
 from state.watermark import EventTime
 
 _PROPERTY = "tidemark.batch"
@@ -31,7 +32,7 @@ class BatchContext:
     snapshot, "" without a reference. `replaced` are the places of readings whose copies count (two_places.py). `distinct` is
     where the keys of duplicates are: the checkpoint, the batch, the epoch, and the time (ms) below which keys are forgotten.
     `refused` are the schema ids to reject, with commas between, or "*"; None is all. `column_values` are the decisions on values
-    of columns (column_values.py).
+    of columns (column_values.py). `pace` says which values leave (state/waiting.py).
     """
 
     before: EventTime = field(default_factory=EventTime)
@@ -45,6 +46,7 @@ class BatchContext:
     distinct: tuple[str, int, int, int] | None = None
     refused: str | None = None
     column_values: str = ""
+    pace: Pace = AT_ONCE
 
 
 def set_for_tasks(context: SparkContext, batch: BatchContext) -> None:

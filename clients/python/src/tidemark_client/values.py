@@ -54,6 +54,8 @@ class View:
     """The value at which its counters begin again at 0; None if a step down counts from 0."""
     carry_for_ms: int | None = None
     """How long a reading holds at most, also in the windows behind it; None if a window has its own readings only."""
+    update_every_ms: int = 0
+    """How much older than progress an open window may be. A final one never is."""
 
     @property
     def stored(self) -> str:
@@ -152,6 +154,8 @@ class Meta:
     """The version of the time zones' rules that windows of days and months follow, such as 2026f; "" without such windows."""
     measure_status: bool = False
     """Whether each measure of a device has a status of its own."""
+    devices_update_every_ms: int = 0
+    """How much older than progress a device or its open session may be, as long as its status and session stay the same."""
 
     @staticmethod
     def of(text: str, key: str) -> Meta:
@@ -168,7 +172,8 @@ class Meta:
                 shards = range(1, document.get("shards", 1) + 1)[-1]  # raises unless it is a whole number from 1
                 tzdata = str(document.get("tzdata", ""))
                 measures, by_measure = tuple(document["measures"]), bool(sessions.get("measure_status"))
-                return Meta(measures, views, gap_ms, longest_ms, retain_ms, shards, tzdata, by_measure)
+                own = by_measure, int(sessions.get("update_every_ms", 0))
+                return Meta(measures, views, gap_ms, longest_ms, retain_ms, shards, tzdata, *own)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             msg = f"{key} is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
             raise ContractError(msg) from error
@@ -193,8 +198,10 @@ def _view(document: Mapping[str, Any]) -> View:
     name, complete_from = document["name"], document.get("complete_from")
     shown = document.get("of", name)
     calendar = Calendar(**document["calendar"]) if "calendar" in document else None
-    units = document.get("per_ms", 1_000), document.get("wraps_at"), document.get("carry_for_ms")
-    return View(shown, by, measures, window_ms, slide_ms, retain_ms, statistics, name, complete_from, calendar, *units)
+    units = document.get("per_ms", 1_000), document.get("wraps_at")
+    times = document.get("carry_for_ms"), int(document.get("update_every_ms", 0))
+    more = statistics, name, complete_from, calendar, *units, *times
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more)
 
 
 @dataclass(frozen=True)
@@ -460,7 +467,8 @@ class Progress:
 
     Windows that end by `final` are closed by the watermark; it never falls. `idle` is the time up to which a silence of all
     input has closed windows and sessions that were written up to the batch (`idle_epoch`, `idle_batch`). These three stay until
-    the watermark has passed `idle`; then they are None.
+    the watermark has passed `idle`; then they are None. `waiting` open values are older than these offsets, by at most
+    `update_every_ms` of their view and the time of a batch.
     """
 
     epoch: int
@@ -473,6 +481,7 @@ class Progress:
     idle: int | None
     idle_epoch: int | None
     idle_batch: int | None
+    waiting: int = 0
 
     @staticmethod
     def of(fields: Fields) -> Progress | None:
@@ -491,6 +500,7 @@ class Progress:
             idle=_int(fields.get("idle")),
             idle_epoch=_int(fields.get("idle_epoch")),
             idle_batch=_int(fields.get("idle_batch")),
+            waiting=int(fields.get("waiting", "0")),
         )
 
     @staticmethod
@@ -519,6 +529,7 @@ class Progress:
             idle=idle,
             idle_epoch=idle_epoch,
             idle_batch=idle_batch,
+            waiting=max(each.waiting for each in found),
         )
 
     @property
