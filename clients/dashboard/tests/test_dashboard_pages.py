@@ -669,3 +669,16 @@ def test_windows_of_local_days_have_their_length_in_words_and_their_start_on_the
     lines = list(csv.DictReader(io.StringIO(get(pages, f"/key.csv?{address}"))))
     assert [line["local_start"] for line in lines] == [of.local(start) for start in starts]
     assert get(pages, f"/device?id={DEVICES[0]}&name=day")
+
+
+def test_a_view_that_writes_its_open_values_less_often_says_how_old_they_may_be(
+    pages: TestClient, world: World
+) -> None:
+    document = json.loads(world.redis.get(world.name("meta")))
+    first, *others = document["views"]
+    address = f"name={first['name']}&measure={MEASURES[0]}"
+    assert "Open values are written" not in get(pages, f"/view?{address}")
+    slower = {**first, "update_every_ms": 30_000}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [slower, *others]}))
+    assert "Open values are written at least every 30 s." in get(pages, f"/view?{address}")
+    assert "at most 30 s old" in get(pages, f"/key?{address}&key={DEVICES[0]}")
