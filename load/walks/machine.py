@@ -87,7 +87,7 @@ STATISTICS = (
 def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
-    One carries readings. One without windows comes, goes, and has other statistics and measures.
+    One by device and one by site carry readings. One without windows comes, goes, and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     more = [
@@ -99,10 +99,11 @@ def views(choice: int) -> tuple[View, ...]:
     total = tuple(name for name in STATISTICS[choice] if name not in ORDERED)
     carrying = (*ORDERED, "count", "last")
     carry = View("carry", ("device",), 10_000, 10_000, ("t",), carrying, carry_ms=15_000)
+    plant = View("plant", ("site",), 10_000, 10_000, ("t",), carrying, carry_ms=15_000)
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], total)
     without = (ever,) if choice % 3 != 1 else ()
     warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])
-    return (View("all", (), 10_000, 10_000, ("t",)), warm, carry, *more[: 2 + choice // 2], *without)
+    return (View("all", (), 10_000, 10_000, ("t",)), warm, carry, plant, *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(

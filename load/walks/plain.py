@@ -92,7 +92,7 @@ class _Window:
     revision: int = 0
     begun: int | None = None
     mark: int | None = None
-    carried: tuple[int, float] | None = None
+    carried: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     carry_ms: int | None = None
 
 
@@ -131,7 +131,7 @@ class Plain:
         self.rejects: dict[RecordPlace, str] = {}
         self.admitted: Counter[str] = Counter()
         self._windows: dict[Place, _Window] = {}
-        self._carried: dict[Place, tuple[int, float]] = {}
+        self._carried: dict[Place, dict[str, tuple[int, float]]] = {}
         self.left: dict[Place, int] = {}
         self.all_admitted: list[Reading] = []
         self._versions = Versions(())
@@ -257,20 +257,21 @@ class Plain:
                         window.revision += window.closed_by == "idle"
                         window.closed_by = ""
                         window.readings.append((each.event_ms, value, each.device))
-                        window.carried, window.carry_ms = self._carried.get(place), view.carry_ms
+                        window.carried, window.carry_ms = dict(self._carried.get(place, {})), view.carry_ms
                         start -= view.step_ms
                     if value is not None and view.carry_ms is not None:
-                        self._carry((view.name, measure, key), view, each.event_ms, value)
+                        self._carry((view.name, measure, key), view, each.device, (each.event_ms, value))
 
-    def _carry(self, of: tuple[str, str, str], view: View, event_ms: int, value: float) -> None:
-        """The last reading before a window that still holds when the window begins is carried into it."""
-        for start in _following(view, event_ms):
+    def _carry(self, of: tuple[str, str, str], view: View, device: str, reading: tuple[int, float]) -> None:
+        """A device's last reading before a window that still holds when the window begins is carried into it."""
+        for start in _following(view, reading[0]):
             place = (*of, start)
-            self._carried[place] = max(self._carried.get(place, (event_ms, value)), (event_ms, value))
+            carried = self._carried.setdefault(place, {})
+            carried[device] = max(carried.get(device, reading), reading)
             window = self._windows.get(place)
-            if window is not None and window.carried != self._carried[place]:
+            if window is not None and window.carried != carried:
                 before = _numbers(start, window)
-                window.carried = self._carried[place]
+                window.carried = dict(carried)
                 if _numbers(start, window) != before:
                     window.revision += window.closed_by == "idle"
                     window.closed_by = ""
@@ -474,8 +475,7 @@ def _following(view: View, event_ms: int) -> range:
 
 
 def _numbers(start: int, window: _Window) -> Mapping[str, float | None]:
-    carried = {} if window.carried is None else {window.readings[0][2]: window.carried}  # of a view by device
-    frame = Frame(start, window.end, carried, window.carry_ms)
+    frame = Frame(start, window.end, window.carried, window.carry_ms)
     return {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
 
 
