@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 def test_each_framing_is_read_by_the_plan(spark: Any, tmp_path: Path, framing: str) -> None:
     values = cases(framing)
     at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
-    rows = [(b"k", value, "topic", 0, number, at) for number, (value, _) in enumerate(values.values())]
+    rows = [(b"k", value, "topic", 0, number, at, []) for number, (value, _) in enumerate(values.values())]
     decided = readings.admit(spark.createDataFrame(rows, RECORD), settings(tmp_path, framing)).collect()
     found = {
         name: row["t"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
