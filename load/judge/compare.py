@@ -74,6 +74,7 @@ def compare(
             reference=reference,
             archive=archive,
             corrected=marked(rules, {"corrected"}, bootstrap),
+            partly=partly_corrected(rules, bootstrap),
             refused=refused,
             fill=partial(
                 shares.fill,
@@ -168,6 +169,20 @@ def marked(rules: Rules, states: Collection[str], bootstrap: str | None = None) 
                 place = (topic, int(partition), int(offset))
                 coordinates.add((*place, int(index)) if index else place)
     return coordinates
+
+
+def partly_corrected(rules: Rules, bootstrap: str | None = None) -> dict[Coordinate, int]:
+    """The rejects that only their closed values hold, and the end of the next window that they are to be added to."""
+    found: dict[Coordinate, int] = {}
+    for topic in rules.topics:
+        for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
+            partition, number, *_ = (record.key or b"").decode().split("/")
+            offset, _, index = number.partition("#")
+            whole = (topic, int(partition), int(offset))
+            place: Coordinate = (*whole, int(index)) if index else whole
+            mark = json.loads(record.value or b"{}")
+            found[place] = int(mark.get("next_ms", -1)) if mark.get("state") == "correcting" else -1
+    return {place: next_ms for place, next_ms in found.items() if next_ms >= 0}
 
 
 def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str] | None) -> dict[Coordinate, str]:

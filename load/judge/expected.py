@@ -60,6 +60,11 @@ class View:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
 
+    def last_end(self, event_ms: int) -> int:
+        """The end of the last window that a reading is in, or is carried into."""
+        at = event_ms + (self.carry_ms or 0)
+        return self.end(at // self.step_ms * self.step_ms if self.calendar is None else self.calendar.span(at)[0])
+
     def frame(self, start: int, end: int, before: Mapping[str, tuple[int, float]]) -> Frame:
         """What a window's statistics need besides its readings; `before` are the readings that are carried into it."""
         return Frame(start, end, before, self.carry_ms, self.per_s, self.wraps_at)

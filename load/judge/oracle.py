@@ -118,6 +118,7 @@ def expected(
     archive: Iterable[Record] = (),
     corrected: Collection[Coordinate] = (),
     refused: Mapping[Coordinate, str] = MappingProxyType({}),
+    partly: Mapping[Coordinate, int] = MappingProxyType({}),
     fill: "Fill | None" = None,
 ) -> Expected:
     """Recompute everything from the topics, from the oldest record (or `starts`) to the newest (or `ends`, exclusive).
@@ -125,7 +126,8 @@ def expected(
     `idle_ms` is the event time up to which silence has closed what is open, -1 for none.
     `archive` are records that were read before, all older than `starts`, for topics that have lost some since.
     `reference` is device -> column -> text; by default it is what the reference's database holds now.
-    `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same.
+    `corrected` are records that were rejected as late and that windows and sessions, not devices, hold all the same. `partly`
+    are those that only the views hold in which all their windows end before a time, and sessions.
     `refused` are readings that admission has rejected for what only the service knows: that they came behind the watermark
     (`late`), or were of a device too many. `fill` gives the ledger the topics' records, in place of this process alone.
     Raises ValueError for settings it cannot follow, KafkaException when the topics cannot be read and TimeoutError when
@@ -133,7 +135,7 @@ def expected(
     """
     rules = read_rules(Path(settings_path))
     reference = read_reference(rules) if reference is None else reference
-    ledger = Ledger(rules, reference, corrected, refused)
+    ledger = Ledger(rules, reference, corrected, refused, partly)
     if fill is not None:
         fill(ledger, reference)
         return ledger.close(watermark_ms, idle_ms)
@@ -360,6 +362,7 @@ class Ledger:
         reference: Reference,
         corrected: Collection[Coordinate] = (),
         refused: Mapping[Coordinate, str] = MappingProxyType({}),
+        partly: Mapping[Coordinate, int] = MappingProxyType({}),
     ) -> None:
         self.watermark_ms = 0
         """What is below it is late."""
@@ -370,15 +373,16 @@ class Ledger:
         readers = [_Reader(shape, rules.measures, self._limits) for shape in rules.shapes]
         self._readers = {topic: reader for reader in readers for topic in reader.shape.topics}
         self._only = readers[0] if len(readers) == 1 else None
-        self._corrected, self._refused = frozenset(corrected), refused
+        self._corrected, self._refused, self._partly = frozenset((*corrected, *partly)), refused, partly
         grouped = {c: n for c, n in self._limits.items() if any(c in view.by for view in rules.views)}
         self._filters = {view.name: self._predicate(view.where) for view in rules.views if view.where}
         self._wanted = {
             topic: self._predicate(reader.shape.where) for topic, reader in self._readers.items() if reader.shape.where
         }
         self._has_endless = any(view.is_endless for view in rules.views)
+        self._parted = [view.name for view in rules.views if view.name in self._filters or partly]
         self._admitted, self._with_late, self._endless = (
-            _Columns(rules.measures, grouped, self._filters) for _ in range(3)
+            _Columns(rules.measures, grouped, self._parted) for _ in range(3)
         )
         self._rejects: dict[Coordinate, str] = {}
         self._seen: dict[tuple[str | int, ...], int] = {}
@@ -557,6 +561,8 @@ class Ledger:
             if wanted is not None and not wanted(named):
                 return FILTERED
             meets = {view: predicate(named) for view, predicate in self._filters.items()}
+        if self._partly:
+            meets = {**dict.fromkeys(self._parted, True), **meets}
         if event_ms is None or self._stranger(device):
             return self._stranger(device) or "no_time"
         reasons = list(self._reasons(device, event_ms, broker_ms, values))
@@ -566,7 +572,11 @@ class Ledger:
         if not reasons:
             self._admitted.add(device, event_ms, values, texts, meets)
         if self._corrected and (not reasons or (is_corrected and reasons in (["late"], ["behind"]))):
-            self._with_late.add(device, event_ms, values, texts, meets)
+            in_views = meets
+            if (until_ms := self._partly.get(place)) is not None and reasons:
+                ends = {view.name: view.last_end(event_ms) for view in rules.views if not view.is_endless}
+                in_views = {view: met and ends.get(view, 0) < until_ms for view, met in meets.items()}
+            self._with_late.add(device, event_ms, values, texts, in_views)
         is_counted = any(name == "tidemark-counted" for name, _ in record.headers)
         if self._has_endless and reasons in ([], ["late"], ["behind"]) and event_ms >= 0 and not is_counted:
             self._endless.add(device, event_ms, values, texts, meets)

@@ -92,6 +92,14 @@ MUTATIONS = (
         (_FINISHED,),
     ),
     Mutation(
+        "longer-window-forgotten",
+        "a late reading is marked as corrected while a longer window that it belongs to is open",
+        "the month never gets the reading that its days have",
+        ("P1",),
+        (Edit("service/recompute/correct.py", "is_whole = next_ms == NO_WINDOW_MS", "is_whole = next_ms >= 0"),),
+        ("tests/integration/test_correct.py::test_a_late_reading_does_not_wait_for_the_end_of_the_month",),
+    ),
+    Mutation(
         "republished-uncorrected",
         "what Redis has lost is published again without the corrections",
         "final values come back poorer than readers saw them, and nobody corrects them again",

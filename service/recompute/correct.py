@@ -3,20 +3,25 @@
     1  take the fence: runs that began earlier cannot write any more                     service/rejects/fence.py
        note the run id of Redis: a restarted Redis may have lost writes, and gets no more from this run
     2  read progress from Redis, which says what is closed, and the marks, which say what is in values
-    3  leave late readings whose window or session is open for a later run: the daemon writes open values
+    3  leave late readings whose window or session is open for a later run: the daemon writes open values. A window that is longer
+       than sessions may be is not waited for: a later run adds the reading to it
     4  compute the other windows and sessions from Kafka: admitted, earlier corrected and these late readings
     5  mark these late readings as `correcting`                                          service/rejects/marks.py
     6  write windows and sessions to Redis, over closed values only, `revision` grows    service/publication/publish.lua
-    7  mark the late readings as `corrected`, for ever, unless another run has begun, or the service has got a view since
+    7  mark the late readings as `corrected`, for ever, unless another run has begun, or the service has got a view since; those
+       that a longer window waits for stay `correcting`, with its end
 
 The next run finishes a run that was killed, for any span: it includes every reading marked `correcting`. It computes the same
 values, and does not write values that are in Redis already. A running daemon is not involved: it never
 writes a value that step 3 finds closed. A republish writes again what Redis loses after step 7 (`restore`).
 """
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -42,9 +47,11 @@ from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates
 from service.settings import Settings
 from service.spark.files import Files
-from state.columns import ints
+from state.columns import Ints, ints
 from state.late_sessions import corrected
+from state.windows import concat
 
+NO_WINDOW_MS = np.iinfo(np.int64).max
 AT_ONCE = 20_000
 """Late readings in one batch run. The driver holds their windows and runs in memory."""
 
@@ -66,15 +73,15 @@ def correct(
     """
     with nullcontext() if dry else closing(Fence(settings.redis)) as fence:
         log = late.read(settings, since_ms, until_ms)
-        todo = log.todo(again=again)
-        if not todo:
+        is_asked = log.todo(sys.maxsize, again=again)
+        if not is_asked or not log.todo(closed_sink.progress(settings).watermark_ms, again=again):
             say("no late reading is to be corrected")
             return Report(corrected=0)
         with job.of_command(settings, fence, spark, say, lambda served: served) as of:
             # A checkpoint that has no rejects of an earlier one has read them all.
             if earlier := former.read(of.outbox.files):
                 log = late.read(settings, since_ms, until_ms, former=earlier)
-            Correction(of, log).run(log.todo(again=again))
+            Correction(of, log).run(log.todo(of.sink.micro_batch.watermark_ms, again=again))
     of.report.say(say, dry=dry)
     return of.report
 
@@ -107,7 +114,8 @@ def restore(spark: SparkSession, settings: Settings, shard_marks: Mapping[int, s
 
 def _is_restored(mark: Mark, from_ms: int) -> bool:
     """Whether values that have not expired may have the reading."""
-    return mark.state == "corrected" and int(mark.details.get("event_ms", -1)) >= from_ms
+    is_written = mark.state == "corrected" or late.NEXT in mark.details
+    return is_written and int(mark.details.get("event_ms", -1)) >= from_ms
 
 
 class Correction:
@@ -117,6 +125,11 @@ class Correction:
         self._job, self._log, self._is_marking = of, log, is_marking and not of.is_dry
         self._settings, self._run, self._report = of.settings, of.run, of.report
         self._rounds = 0
+        settings, waits_ms = of.settings, of.settings.sessions.max_duration_ms
+        self._longer = [
+            each for each in settings.closing_views if each.longest_ms + (each.carry_for_ms or 0) > waits_ms
+        ]
+        self._others = [each for each in settings.closing_views if each not in self._longer]
 
     def run(self, todo: Sequence[Coordinates]) -> None:
         """Steps 3 to 7."""
@@ -130,7 +143,7 @@ class Correction:
             is_copy = decisions.copies(readings, earlier, self._read(int(ints(readings, "event_ms").min())).admitted)
             report.refused += int(is_copy.sum())
             readings = readings.filter(pa.array(~is_copy))
-        is_open = engine.ends_ms(ints(readings, "event_ms"), self._settings) > watermark_ms
+        is_open = engine.ends_ms(ints(readings, "event_ms"), self._others) > watermark_ms
         report.corrected, report.waiting = 0, int(is_open.sum())
         readings = readings.filter(pa.array(~is_open))
         for start in range(0, readings.num_rows, AT_ONCE):
@@ -145,11 +158,11 @@ class Correction:
     def _round(self, readings: pa.Table, earlier: pa.Table) -> pa.Table:
         """Correct some late readings, ascending; `earlier` are in values already. Returns those that are corrected now."""
         run, settings, watermark_ms = self._run, self._settings, self._job.sink.micro_batch.watermark_ms
-        all_folded = engine.fold(run, late.plain(readings))
+        all_folded = self._fold(readings)
 
         def fold(some: pa.Table) -> Partials:
             # Unless some have to wait, all steps use the fold of all of them.
-            return all_folded if some.num_rows == readings.num_rows else engine.fold(run, late.plain(some))
+            return all_folded if some.num_rows == readings.num_rows else self._fold(some)
 
         first = _first(readings)
         anchors = _anchors(closed_sink.session_starts(settings, first), first)
@@ -171,9 +184,32 @@ class Correction:
             self._mark("correcting", ready)
             self._write(engine.with_late(base.windows, fold(ready).windows), sessions.sessions, whole_ms)
             failpoint.hit("corrected_before_marked")
-            self._mark("corrected", ready)
+            next_ms = self._next_ms(ready)
+            is_whole = next_ms == NO_WINDOW_MS
+            self._mark("corrected", ready.filter(pa.array(is_whole)))
+            self._mark("correcting", ready.filter(pa.array(~is_whole)), next_ms[~is_whole])
             self._report.corrected = (self._report.corrected or 0) + ready.num_rows
+            self._report.longer += int(np.count_nonzero(~is_whole))
         return ready
+
+    def _fold(self, readings: pa.Table) -> Partials:
+        """The closed windows of late readings, as far as they are not open in a longer view, and their runs."""
+        folded = engine.fold(self._run, late.plain(readings), self._others)
+        tables = [folded.windows]
+        for view in self._longer:
+            closed = engine.ends_ms(ints(readings, "event_ms"), [view]) <= self._job.sink.micro_batch.watermark_ms
+            if closed.any():
+                tables.append(engine.fold(self._run, late.plain(readings.filter(pa.array(closed))), [view]).windows)
+        return replace(folded, windows=concat(tables))
+
+    def _next_ms(self, readings: pa.Table) -> Ints:
+        """The end of the first window in a longer view that is not closed yet; NO_WINDOW_MS for a reading without one."""
+        next_ms = np.full(readings.num_rows, NO_WINDOW_MS)
+        for view in self._longer:
+            ends = engine.ends_ms(ints(readings, "event_ms"), [view])
+            is_open = ends > self._job.sink.micro_batch.watermark_ms
+            next_ms[is_open] = np.minimum(next_ms, ends)[is_open]
+        return next_ms
 
     def _write(self, windows: pa.Table, sessions: pa.Table, whole_ms: int) -> None:
         """Step 6."""
@@ -200,14 +236,20 @@ class Correction:
             what = f"The service has got the view {added[0][0]} with {added[0][1]} since this run began"
             raise CheckpointError(what, remedy="Run it again: it finishes what this run has begun, with that view")
 
-    def _mark(self, state: State, table: pa.Table) -> None:
-        if not self._is_marking:
+    def _mark(self, state: State, table: pa.Table, next_ms: Ints | None = None) -> None:
+        if not self._is_marking or not table.num_rows:
             return
-        rows = zip(late.places(table), table["event_ms"].to_pylist(), late.keys(self._run, table), strict=True)
-        marks.write(
-            self._settings.kafka,
-            [Mark(place, state, {"event_ms": ms, **({"keys": keys} if keys else {})}) for place, ms, keys in rows],
-        )
+        ends = [None] * table.num_rows if next_ms is None else next_ms.tolist()
+        rows = zip(late.places(table), table["event_ms"].to_pylist(), late.keys(self._run, table), ends, strict=True)
+        some = [
+            Mark(
+                place,
+                state,
+                {"event_ms": ms, **({"keys": keys} if keys else {}), **({} if end is None else {late.NEXT: end})},
+            )
+            for place, ms, keys, end in rows
+        ]
+        marks.write(self._settings.kafka, some)
 
 
 def _first(readings: pa.Table) -> dict[str, int]:

@@ -12,7 +12,7 @@ are folded: all readings in the panes of one of the windows, and those of one of
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -245,16 +245,16 @@ class Partials:
     runs: pa.Table
 
 
-def ends_ms(event_ms: Ints, settings: Settings) -> Ints:
-    """The event time at which the last window of each reading ends, also of those that it is carried into."""
-    ends = [view.ends(view.starts(event_ms + (view.carry_for_ms or 0))) for view in settings.closing_views]
+def ends_ms(event_ms: Ints, views: Iterable[View]) -> Ints:
+    """The event time at which the last window of each reading in some views ends, also of those that it is carried into."""
+    ends = [view.ends(view.starts(event_ms + (view.carry_for_ms or 0))) for view in views]
     latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
     return latest
 
 
-def fold(run: Recomputation, late: pa.Table) -> Partials:
-    """Fold rows of readings.admit on the driver."""
-    step = builder.folding(run.settings, run.attributes, run.values, views=run.settings.closing_views)
+def fold(run: Recomputation, late: pa.Table, views: Sequence[View]) -> Partials:
+    """Fold rows of readings.admit on the driver: the windows of some views, and the runs."""
+    step = builder.folding(run.settings, run.attributes, run.values, views=views)
     batches = step.fold(late) if late.num_rows else ()
     return _partials((row for batch in batches for row in batch.to_pylist()), run.settings)
 

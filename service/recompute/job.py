@@ -64,9 +64,9 @@ class Report:
 
     Values: `windows` and `sessions` computed; of them `written` to Redis, `same` there already, `poorer` than those in Redis; the
     others have expired there. `unrecoverable` values lack readings. `lacking` describes records that cannot be read again.
-    Late readings: `corrected`; `waiting` for an open window or session; `refused`, for another reason than being late, as copies
-    of other readings, or because their bytes are gone. `rejected` counts the records that the broker got in the span and that no
-    value has, by reason, also those of earlier runs that were cut off.
+    Late readings: `corrected`; `longer`, those of them that longer windows wait for; `waiting` for an open window or session;
+    `refused`, for another reason than being late, as copies of other readings, or because their bytes are gone. `rejected` counts
+    the records that the broker got in the span and that no value has, by reason, also those of earlier runs that were cut off.
     """
 
     windows: int = 0
@@ -77,6 +77,7 @@ class Report:
     unrecoverable: Counter[str] = field(default_factory=Counter)
     lacking: dict[str, None] = field(default_factory=dict)
     corrected: int | None = None
+    longer: int = 0
     waiting: int = 0
     refused: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
@@ -88,6 +89,8 @@ class Report:
         yield f"computed {self.windows} windows and {self.sessions} sessions"
         if not dry:
             yield f"in Redis {self.written} of them are written, {self.same} were right already"
+        if self.longer:
+            yield f"{self.longer} late readings are added to longer windows when these are closed: run it again then"
         if self.waiting:
             yield f"{self.waiting} late readings belong to windows or sessions that are not closed yet: try later"
         if self.refused:

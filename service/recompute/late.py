@@ -23,6 +23,8 @@ from service.settings import Settings
 PLACE = ("topic", "partition", "offset")
 IN_VALUES = ("correcting", "corrected")
 """States of late readings that are in values in Redis, or are being written there."""
+NEXT = "next_ms"
+"""Of a mark `correcting`: the reading is in its closed values, and is to be added to a longer window that ends then."""
 
 _BY_ITS_TIME = frozenset({"ahead", "too_many_devices", "duplicate", "replayed", "behind"})
 """Reasons that admission alone does not find again."""
@@ -71,17 +73,23 @@ class Log:
         mark = self.marks.get(place)
         return "open" if mark is None else mark.state
 
-    def todo(self, *, again: bool) -> list[Coordinates]:
-        """The places to correct: open rejects in the span, and all rejects that an unfinished run has begun to correct.
+    def todo(self, watermark_ms: int, *, again: bool) -> list[Coordinates]:
+        """The places to correct: open rejects in the span, all that an unfinished run has begun to correct, and all that a longer
+        window waits for which the watermark has closed since.
 
-        With `again`, also corrected ones in the span.
+        With `again`, also those in the span that are corrected, as far as their windows are closed.
         """
         asked = {"open", "corrected"} if again else {"open"}
         return [
             place
             for place in self.rejects
-            if self.state(place) == "correcting" or (place in self.span and self.state(place) in asked)
+            if (place in self.span and self.state(place) in asked)
+            or (self.state(place) == "correcting" and (again or self.next_ms(place) <= watermark_ms))
         ]
+
+    def next_ms(self, place: Coordinates) -> int:
+        """The end of the next window that a corrected reading is to be added to; -1 if a run has not finished with it."""
+        return int(self.marks[place].details.get(NEXT, -1))
 
     def in_values(self) -> list[Reject]:
         """The late rejects that are in values."""

@@ -32,7 +32,7 @@ from service.rejects.reject_log import Coordinates
 from service.spark.files import Local
 from tests import exposure
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
-from tests.integration.world import World
+from tests.integration.world import VIEWS, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -99,6 +99,44 @@ LATE = [
     reading("p", 180, None, at=400),  # a session begins earlier, and has another name; it has no temperature
 ]
 BASE = [*minutes(0, 20), reading("m", 105), reading("m", 157), reading("p", 200)]
+
+
+def test_a_late_reading_does_not_wait_for_the_end_of_the_month(
+    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
+) -> None:
+    month = {"name": "month", "by": ["device"], "window": "1 mo", "measures": ["temperature"]}
+    week = {"name": "week", "by": [], "window": "1 w", "time_zone": "Asia/Kathmandu", "measures": ["temperature"]}
+    world = Correcting(
+        spark,
+        broker_server,
+        redis_server,
+        tmp_path,
+        prefix,
+        views=[{**view, "retain": "60 d"} for view in (*VIEWS, month, week)],
+        sessions={"retain": "60 d"},
+        outlets=[{"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")}],
+    )
+    late = world.term(*BASE, *LATE)[len(BASE) :]
+    report = world.correct()
+    assert (report.corrected, report.longer, report.waiting) == (len(LATE), len(LATE), 0)
+    assert world.states(late) == ["correcting"] * len(LATE)
+    assert (world.window("d1", 125)["max"], world.window("d1", 125)["revision"]) == ("99", "1")
+    world.limit(40)
+    world.term(*minutes(20, 24))  # the outlet has corrections with the next batches
+    world.assert_right()
+    assert world.correct().corrected == 0  # nothing is closed since
+    # What comes back after a loss has the late readings, and the open month still lacks them.
+    world.lose()
+    world.term()
+    world.assert_right()
+    for days, state in ((8, "correcting"), (13, "corrected")):  # the week ends, then the month
+        world.term(reading("d0", days * 86_400, at=days * 86_400), reading("d0", days * 86_400 + 300))
+        report = world.correct()
+        assert (report.corrected, report.longer) == (len(LATE), len(LATE) if state == "correcting" else 0)
+        assert world.states(late) == [state] * len(LATE)
+        world.term(*minutes(days * 1_440 + 6, days * 1_440 + 10))
+        world.assert_right()
+    world.redis.close()
 
 
 def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcting) -> None:

@@ -32,9 +32,19 @@ def log() -> Log:
 
 
 def test_what_is_to_be_corrected() -> None:
-    assert [each.offset for each in log().todo(again=False)] == [0, 1, 5, 11]
-    assert [each.offset for each in log().todo(again=True)] == [0, 1, 2, 5, 11]
+    assert [each.offset for each in log().todo(0, again=False)] == [0, 1, 5, 11]
+    assert [each.offset for each in log().todo(0, again=True)] == [0, 1, 2, 5, 11]
     assert [reject.place.offset for reject in log().in_values()] == [1, 2, 11, 12]
+
+
+def test_a_reading_that_a_longer_window_waits_for_is_corrected_when_that_is_closed() -> None:
+    waiting = log()
+    known = {**waiting.marks, place(11): Mark(place(11), "correcting", {"event_ms": 5, "next_ms": 1_000})}
+    waiting = Log(waiting.rejects, waiting.span, known, -1)
+    assert [each.offset for each in waiting.todo(999, again=False)] == [0, 1, 5]
+    assert [each.offset for each in waiting.todo(1_000, again=False)] == [0, 1, 5, 11]
+    assert [each.offset for each in waiting.todo(999, again=True)] == [0, 1, 2, 5, 11]
+    assert [reject.place.offset for reject in waiting.in_values()] == [1, 2, 11, 12]
 
 
 def reject(offset: int, reason: str, detail: str = "") -> Reject:
