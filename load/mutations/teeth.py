@@ -177,8 +177,11 @@ def bite(mutation: Mutation, source: Path, tree: Path) -> Bite:
 
 
 def _is(node: str, test: str) -> bool:
-    """Whether the node is that test, or one of its parameters' if it is named without any."""
-    return node == test or node.startswith(test + "[")
+    """Whether the node is that test, or one of its parameters' if it is named without any.
+
+    Tests of a client have the names that they have in its folder, where their settings of pytest are.
+    """
+    return any(test == name or test.endswith(f"/{name}") for name in (node, node.partition("[")[0]))
 
 
 def run(mutations: Sequence[Mutation]) -> Report:

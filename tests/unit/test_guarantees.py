@@ -101,3 +101,20 @@ def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
     )
     ran = teeth.pytest(tree, ["tests/test_where.py"])
     assert len(ran.green) == 2, (tree / "teeth.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("node", "named", "same"),
+    [
+        ("tests/unit/test_x.py::test_a", "tests/unit/test_x.py::test_a", True),
+        ("tests/unit/test_x.py::test_a[1]", "tests/unit/test_x.py::test_a", True),
+        ("tests/unit/test_x.py::test_a[1]", "tests/unit/test_x.py::test_a[1]", True),
+        ("tests/unit/test_x.py::test_a[2]", "tests/unit/test_x.py::test_a[1]", False),
+        ("tests/unit/test_x.py::test_ab", "tests/unit/test_x.py::test_a", False),
+        # pytest finds the settings of a client in its folder, and names its tests from there.
+        ("tests/test_y.py::test_a[1]", "clients/dashboard/tests/test_y.py::test_a", True),
+        ("tests/test_y.py::test_a", "clients/dashboard/tests/test_z.py::test_a", False),
+    ],
+)
+def test_a_red_test_is_known_by_its_name_also_in_a_client(node: str, named: str, *, same: bool) -> None:
+    assert teeth._is(node, named) is same
