@@ -80,8 +80,7 @@ MUTATIONS = (
             ),
         ),
         (
-            "tests/integration/test_behind.py::"
-            "test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back[*]",
+            "tests/integration/test_behind.py::test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back[*]",
             "tests/integration/test_backfill.py::test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry",
         ),
     ),
