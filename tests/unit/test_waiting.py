@@ -107,7 +107,8 @@ def test_what_waits_leaves_exact_and_in_time_and_finals_and_status_changes_at_on
             for name in statuses
         )
         waits = sum(map(waiting.number, (paced.devices, paced.windows)))
-        assert (waits > 0) == any(key[0] != "sessions" for key in behind)
+        # A reading that leaves its device as it was waits, too, and nothing is behind.
+        assert waits > 0 or not any(key[0] != "sessions" for key in behind)
         assert not behind or pace.line_ms <= now_ms
         assert stored(dict(redis), present_waiting(paced, rules)) == plain_redis | {
             key: redis[key] for key in redis if key not in behind
