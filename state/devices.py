@@ -4,7 +4,7 @@ The codes 0 .. known - 1 are the rows of the state's device table; new devices f
 
 A measure has a status by the rules of its device, as if the device sent nothing else: it is offline when the watermark has passed
 its last reading by more than the gap, before that quiet when it has by more than the expected interval. The status follows
-from the watermark, so the state keeps only the watermark at which a row was last emitted.
+from the watermark, so the state keeps only the watermark as of which the statuses are those that were last emitted.
 """
 
 import numpy as np
@@ -88,8 +88,10 @@ class Devices:
                 self._touched |= self._word(at, told) != now
 
     def tell(self, watermark_ms: int) -> None:
-        """Note the watermark for the rows that are emitted, after `set_measures`."""
+        """Note the watermark for the devices that are emitted, and for those with a reading that wait: their measures have the
+        statuses that were emitted before. After `set_measures` and `leave`."""
         if self._told is not None:
+            self._told[self._touched] = watermark_ms
             self._told[self._rows()] = watermark_ms
 
     def _word(self, at: Ints, line_ms: Ints) -> Ints:
