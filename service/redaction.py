@@ -84,7 +84,7 @@ class Secrets:
 
     def current(self) -> Sequence[str]:
         """Return the secrets, the longest first."""
-        now = tuple(_state(file) for file in self._files)
+        now = tuple(map(file_stamp, self._files))
         if now != self._seen:
             found = {*self._secrets, *(secret for settings in self._several for secret in secrets_of(settings))}
             self._secrets, self._seen = sorted(found, key=lambda each: (-len(each), each)), now
@@ -96,14 +96,6 @@ def _password_files(settings: "Settings") -> Iterator[Path]:
         for name, value in getattr(section, "__dict__", {}).items():
             if name.endswith("password_file") and value is not None:
                 yield value
-
-
-def _state(file: Path) -> tuple[int, ...]:
-    try:
-        state = file.stat()
-    except OSError:
-        return ()
-    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 def redacted(text: str, secrets: Sequence[str]) -> str:
@@ -151,6 +143,15 @@ def _masked_option(option: re.Match[str]) -> str:
     name = (before[0] if before else "") + option[1]
     is_option = ("." in name or name.startswith("--")) and not _PLACE.search(name)
     return f"{option[1]}{option[2]}{MASK}" if is_option else option[0]
+
+
+def file_stamp(file: Path) -> tuple[int, ...]:
+    """Return what changes when a file is replaced; of a link that of the file behind it, which Kubernetes replaces."""
+    try:
+        state = file.stat()
+    except OSError:
+        return ()
+    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 def _sections(settings: "Settings") -> Iterator[object]:

@@ -7,16 +7,16 @@ librdkafka's log is off: it repeats a lost connection without end, and each call
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from service.errors import SecretFileError, SettingsError, SourceError, SourceLoginError, SourceTrustError
-from service.kafka.options import librdkafka
+from service.kafka.options import librdkafka, stamp
 from service.settings import Kafka
 
 TIMEOUT_S = 5.0
@@ -27,6 +27,7 @@ READ_COMMITTED = {"isolation.level": "read_committed"}
 """The default of readers in both libraries: records of aborted transactions are not read."""
 
 Options = Mapping[str, str | int | float | bool]
+T = TypeVar("T")
 
 _QUIET: Options = {"socket.timeout.ms": int(TIMEOUT_S * 1000), "log_level": 0}
 # A request for one record's time fetches little more than that record.
@@ -186,6 +187,26 @@ def _shake_hands(kafka: Kafka, context: ssl.SSLContext) -> None:
     host, _, port = kafka.bootstrap.partition(",")[0].strip().rpartition(":")
     with socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S) as connection:
         context.wrap_socket(connection, server_hostname=host.strip("[]")).close()
+
+
+class Kept(Generic[T]):
+    """A client that its owner keeps. It goes on with the password and the certificates that it was made with, so another one is
+    made when a file of these was replaced."""
+
+    def __init__(self, kafka: Kafka, make: Callable[[], T], close: Callable[[T], object] = lambda _: None) -> None:
+        self._kafka, self._make, self._close = kafka, make, close
+        self.client: T | None = None
+        self._stamp: tuple[object, ...] = ()
+
+    def get(self) -> T:
+        """Return the client of the present files. Raises SettingsError if they are no pair; `client` is then the former one."""
+        now = stamp(self._kafka)
+        if self.client is None or now != self._stamp:
+            made = self._make()
+            if self.client is not None:
+                self._close(self.client)
+            self.client, self._stamp = made, now
+        return self.client
 
 
 def _common(kafka: Kafka) -> dict[str, Any]:

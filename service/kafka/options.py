@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from service.errors import SecretFileError, SettingsError
+from service.redaction import file_stamp
 from service.settings import Kafka
 
 MECHANISM = "SCRAM-SHA-512"
@@ -126,15 +127,7 @@ def files(kafka: Kafka) -> tuple[Path, ...]:
 
 def stamp(kafka: Kafka) -> tuple[object, ...]:
     """Return what changes when one of `files` is replaced, for a client that is kept: then the next one takes its place."""
-    return tuple(_state(path) for path in files(kafka))
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    try:
-        state = path.stat()  # of the file behind a link, which Kubernetes replaces
-    except OSError:
-        return ()
-    return state.st_ino, state.st_mtime_ns, state.st_size
+    return tuple(map(file_stamp, files(kafka)))
 
 
 def _of_keys(kafka: Kafka) -> dict[str, str]:

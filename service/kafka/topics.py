@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,8 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from service.errors import DataLossError, SettingsError, SourceError, SourceRefusedError
 from service.kafka import clients
-from service.kafka.clients import TIMEOUT_S, unreachable
-from service.kafka.options import stamp
+from service.kafka.clients import TIMEOUT_S, Kept, unreachable
 from service.settings import Kafka
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
@@ -114,22 +114,19 @@ class IdCheck:
 
     def __init__(self, kafka: Kafka | None = None, known: Mapping[str, str] = MappingProxyType({})) -> None:
         """`known` are the ids of the checkpoint by topic; "" where the broker does not tell. Without Kafka nothing is asked."""
-        self._kafka = kafka
         self._known = {} if kafka is None else {topic: known[topic] for topic in kafka.topics if known.get(topic)}
-        self._client: AdminClient | None = None
-        self._stamp: tuple[object, ...] = ()
+        self._kept = None if kafka is None or not self._known else Kept(kafka, partial(clients.admin, kafka))
         self._answers: Mapping[str, Any] = {}
 
     def ask(self) -> None:
         """Send the request, when the batch has read its records; returns at once."""
-        if self._kafka is not None and self._known:
-            with suppress(SettingsError):  # a file is being replaced; the batch reads it again if it has to
-                if self._client is None or self._stamp != stamp(self._kafka):
-                    self._client, self._stamp = clients.admin(self._kafka), stamp(self._kafka)
-            if self._client is None:
-                return
+        if self._kept is None:
+            return
+        with suppress(SettingsError):  # a file is being replaced; the batch reads it again if it has to
+            self._kept.get()
+        if self._kept.client is not None:
             names = TopicCollection(list(self._known))
-            self._answers = self._client.describe_topics(names, request_timeout=TIMEOUT_S)
+            self._answers = self._kept.client.describe_topics(names, request_timeout=TIMEOUT_S)
 
     def require(self) -> None:
         """Raise DataLossError if a topic has another id. Without an answer do nothing: the next batch asks again."""

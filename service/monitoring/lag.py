@@ -13,15 +13,15 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from service import clock
 from service.errors import SettingsError
 from service.kafka import clients, starting
-from service.kafka.clients import TIMEOUT_S
+from service.kafka.clients import TIMEOUT_S, Kept
 from service.kafka.offsets import Headrooms, edges, headrooms
-from service.kafka.options import stamp
 from service.micro_batch import Offsets
 from service.settings import Kafka
 from service.threads import Thread
@@ -72,8 +72,8 @@ class Lag(Thread):
         self._to_commit: dict[str, dict[int, int]] = {}
         # This consumer neither joins the group nor reads. The admin client can do the same, but sometimes crashes the process
         # when the group does not exist yet (confluent-kafka 2.16.0).
-        self._consumer: Consumer | None = None
-        self._stamp: tuple[object, ...] = ()
+        make = partial(clients.consumer, kafka, small=True, uncommitted=True)
+        self._kept: Kept[Consumer] = Kept(kafka, make, Consumer.close)
 
     def committed(self, end: Offsets) -> None:
         """Note the end of a committed batch; returns at once. The group gets the offsets within two seconds."""
@@ -115,7 +115,7 @@ class Lag(Thread):
         while True:
             is_last = self._closing
             try:
-                consumer = self._renewed()
+                consumer = self._kept.get()
                 self._commit(consumer)
                 if not is_last:
                     self._show(consumer)
@@ -126,20 +126,10 @@ class Lag(Thread):
                     _log.warning("Lag and consumer group are not updated: %s", clients.text(error))
                 failing = True
             if is_last:
-                if self._consumer is not None:
-                    self._consumer.close()
+                if self._kept.client is not None:
+                    self._kept.client.close()
                 return
             self._wake.wait(EVERY_S)
-
-    def _renewed(self) -> Consumer:
-        """Return the consumer; another one when a file of a password or of a certificate was replaced. Raises SettingsError."""
-        now = stamp(self._kafka)
-        if self._consumer is not None and now != self._stamp:
-            self._consumer.close()
-            self._consumer = None
-        if self._consumer is None:
-            self._consumer, self._stamp = clients.consumer(self._kafka, small=True, uncommitted=True), now
-        return self._consumer
 
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""

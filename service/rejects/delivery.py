@@ -17,8 +17,7 @@ from pydantic import ByteSize
 from service.admission import arrays, formats
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
-from service.kafka.clients import DELIVERY_S
-from service.kafka.options import stamp
+from service.kafka.clients import DELIVERY_S, Kept
 from service.micro_batch import MicroBatch
 from service.rejects import fetch
 from service.rejects.fetch import Headers, Record
@@ -239,18 +238,16 @@ class RejectProducer:
                 return
 
 
-_producers: dict[tuple[object, ...], tuple[tuple[object, ...], RejectProducer]] = {}
-"""With what `stamp` was when each was made, as in service/rejects/fetch.py."""
+_producers: dict[tuple[object, ...], Kept[RejectProducer]] = {}
 
 
 @contextmanager
 def sender(settings: Kafka) -> Iterator[RejectProducer]:
     """Return this process's producer for these settings. It is kept between batches and dropped after a failure, so that its
     queued records are not delivered after those of a later batch."""
-    identity, now = fetch.identity(settings), stamp(settings)
-    made, producer = _producers.get(identity, ((), None))
-    if producer is None or made != now:  # it has nothing in its queue between two batches
-        _producers[identity] = now, (producer := RejectProducer(settings))
+    identity = fetch.identity(settings)
+    # A former one has nothing in its queue between two batches.
+    producer = _producers.setdefault(identity, Kept(settings, partial(RejectProducer, settings))).get()
     try:
         yield producer
     except BaseException:

@@ -7,6 +7,7 @@ holds what the client has read ahead, which is bounded in bytes, and once more w
 import os
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -14,8 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from service import clock
 from service.errors import SourceError
 from service.kafka import clients, scan
+from service.kafka.clients import Kept
 from service.kafka.offsets import place_of
-from service.kafka.options import stamp
 from service.settings import Kafka
 
 JUMP = 2_500
@@ -140,8 +141,7 @@ def _read(
     consumer.resume([TopicPartition(*place) for place in stretches])
 
 
-_consumers: dict[tuple[object, ...], tuple[tuple[object, ...], Consumer]] = {}
-"""With what `stamp` was when each was made: a client keeps the password and the certificates that it was made with."""
+_consumers: dict[tuple[object, ...], Kept[Consumer]] = {}
 
 
 def identity(kafka: Kafka) -> tuple[object, ...]:
@@ -151,10 +151,5 @@ def identity(kafka: Kafka) -> tuple[object, ...]:
 
 def _consumer(kafka: Kafka) -> Consumer:
     """Return this process's consumer. It reads uncommitted records, too: the pass has read only committed ones."""
-    key, now = identity(kafka), stamp(kafka)
-    made, consumer = _consumers.get(key, ((), None))
-    if consumer is None or made != now:
-        if consumer is not None:
-            consumer.close()
-        _consumers[key] = now, (consumer := clients.consumer(kafka, uncommitted=True, options=_OPTIONS))
-    return consumer
+    make = partial(clients.consumer, kafka, uncommitted=True, options=_OPTIONS)
+    return _consumers.setdefault(identity(kafka), Kept(kafka, make, Consumer.close)).get()
