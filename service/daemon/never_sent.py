@@ -25,7 +25,7 @@ from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.publication.policy import WritePolicy
 from service.publication.store import Store
-from service.redis.keys import shard_of, shards
+from service.redis.keys import shard_of, shards, text_of
 from service.reference.attributes import DEVICE
 from service.reference.folder import snapshot_folder
 from service.reference.snapshots import Snapshot
@@ -166,9 +166,5 @@ def _listed(store: Store, shard: int) -> Iterator[str]:
     cursor = ""
     while cursor != "0":
         reply = store.run_in(shard, "expected", cursor=cursor or "0", limit=store.settings.redis.chunk)
-        cursor = _text(reply[0])
-        yield from map(_text, reply[1:])
-
-
-def _text(value: bytes | int) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+        cursor = text_of(reply[0])
+        yield from map(text_of, reply[1:])

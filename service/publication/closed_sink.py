@@ -27,7 +27,7 @@ from service.publication.rows import (
     window_rows,
 )
 from service.publication.store import Store
-from service.redis.keys import Keys, shard_of, shards
+from service.redis.keys import Keys, shard_of, shards, text_of
 from service.redis.link import reader
 from service.settings import Redis, Settings
 from state.columns import Ints
@@ -107,7 +107,7 @@ class ClosedSink(Store):
         budget, marks = self.budget(shard, f"{rows.kind.name}s"), self.policy.marks
         replies = self.link(shard).run(self._calls(rows, marks.get(shard, "")), budget, self.began[shard])
         answers = [*chain.from_iterable(replies)]
-        verdicts = zip(map(_text, answers[::2]), map(int, answers[1::2]), strict=True)
+        verdicts = zip(map(text_of, answers[::2]), map(int, answers[1::2]), strict=True)
         outcomes = dict(zip(rows.keys, verdicts, strict=True))
         opened = Written.of(outcomes).opened
         if opened and shard not in marks:  # during a republish the daemon writes open values
@@ -175,10 +175,10 @@ def _progress(options: Redis, keys: Keys, mark: str) -> MicroBatch:
     with reader(options, keys, _BEGINNING) as (client, budget):
         stored = budget.attempt(lambda: client.hgetall(keys.progress))
         republishing = budget.attempt(lambda: client.get(keys.republish))
-    if _text(republishing or b"") != mark:
+    if text_of(republishing or b"") != mark:
         msg = f"{budget.place}: values are being republished"
         raise SinkError(msg, remedy=f"Run it again when {keys.republish} is gone")
-    fields = {_text(name): _text(value) for name, value in stored.items()}
+    fields = {text_of(name): text_of(value) for name, value in stored.items()}
     if not {"epoch", "batch", "watermark", "offsets"} <= fields.keys():
         msg = f"{budget.place}: there is no progress"
         raise SinkError(msg, remedy="Start the service first: it has published nothing yet")
@@ -208,7 +208,3 @@ def session_starts(settings: Settings, devices: Iterable[str]) -> dict[str, list
                     if state in {b"open", b"closed"}:
                         starts.setdefault(device, []).append(start)
     return starts
-
-
-def _text(value: bytes | int) -> str:
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)

@@ -149,6 +149,11 @@ def _shards(prefix: str, count: int) -> tuple[Keys, ...]:
     return (Keys(prefix),) if count == 1 else tuple(Keys(f"{{{prefix}:{number}}}") for number in range(count))
 
 
+def text_of(reply: bytes | int) -> str:
+    """Return a reply of Redis as text; ids that are not UTF-8 keep their bytes."""
+    return reply.decode("utf-8", "surrogateescape") if isinstance(reply, bytes) else str(reply)
+
+
 def shard_of(text: str | bytes, count: int) -> int:
     """The shard of a window's key or of a device's id."""
     encoded = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
