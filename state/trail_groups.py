@@ -111,9 +111,10 @@ def _reduced(column: Blobs, heads: Ints) -> Blobs:
 def _apart(column: Blobs) -> tuple[Ints, Ints, Blobs]:
     """Return the row, the hash and the trail of each device of groups; a trail of one device has the hash 0."""
     words, sizes = blobs.join(column)
-    starts = np.cumsum(sizes) - sizes
-    is_group = are_groups(column)
-    devices = np.where(sizes > 0, 1, 0)
+    starts, has = np.cumsum(sizes) - sizes, sizes > 0
+    is_group = np.zeros(len(column), np.bool_)
+    is_group[has] = words[starts[has] + 1] == GROUP
+    devices = has.astype(np.int64)
     devices[is_group] = words[starts[is_group]]
     owner = np.repeat(np.arange(len(column)), devices)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(devices) - devices, devices)
@@ -164,24 +165,19 @@ class Together:
     """
 
     def __init__(self, column: Blobs, start: Ints, end: Ints, wraps_at: Floats | None = None) -> None:
-        self._owner, _, lists = _apart(column)
-        of_device = None if wraps_at is None else wraps_at[self._owner]
-        self._walked = Walked(lists, start[self._owner], end[self._owner], of_device)
-        self._size = len(column)
+        owner, _, lists = _apart(column)
+        of_device = None if wraps_at is None else wraps_at[owner]
+        self._walked = Walked(lists, start[owner], end[owner], of_device)
+        self._heads = np.flatnonzero(np.diff(owner, prepend=-1))
+        self._has_devices = np.bincount(owner, minlength=len(column)) > 0
+        self._devices = self._sum(np.ones(len(owner)))
 
-    def _sum(self, numbers: Floats) -> Floats:
-        """The sum of each window's devices; NaN where a window has none."""
-        total = np.full(self._size, np.nan)
-        heads = np.flatnonzero(np.diff(self._owner, prepend=-1))
-        if len(heads):
-            total[self._owner[heads]] = np.add.reduceat(numbers, heads)
+    def _sum(self, numbers: Floats, merge: np.ufunc = np.add) -> Floats:
+        """The sum of each window's devices, or another merge; NaN where a window has none."""
+        total = np.full(len(self._has_devices), np.nan)
+        if len(self._heads):
+            total[self._has_devices] = merge.reduceat(numbers, self._heads)
         return total
-
-    def _mean(self, totals: Floats, times: Floats, otherwise: Floats) -> Floats:
-        total, time = self._sum(totals), self._sum(times)
-        devices = self._sum(np.ones(len(self._owner)))
-        mean: Floats = np.where(time > 0, trails.quotient(total, time), self._sum(otherwise) / devices)
-        return mean
 
     def __getitem__(self, name: str) -> Floats:
         return self._sum(self._walked[name])
@@ -201,11 +197,7 @@ class Together:
 
     @property
     def longest_gap(self) -> Floats:
-        longest = np.full(self._size, np.nan)
-        heads = np.flatnonzero(np.diff(self._owner, prepend=-1))
-        if len(heads):
-            longest[self._owner[heads]] = np.maximum.reduceat(self._walked.longest_gap, heads)
-        return longest
+        return self._sum(self._walked.longest_gap, np.maximum)
 
     @property
     def integral(self) -> Floats:
@@ -213,11 +205,11 @@ class Together:
 
     @property
     def mean(self) -> Floats:
-        return self._mean(self._walked.area, self._walked.held, np.full(len(self._owner), np.nan))
+        return trails.quotient(self._sum(self._walked.area), self._sum(self._walked.held))
 
     @property
     def coverage(self) -> Floats:
-        coverage: Floats = self._sum(self._walked.coverage) / self._sum(np.ones(len(self._owner)))
+        coverage: Floats = self._sum(self._walked.coverage) / self._devices
         return coverage
 
     @property
@@ -226,4 +218,7 @@ class Together:
 
     @property
     def linear_mean(self) -> Floats:
-        return self._mean(self._walked.line, self._walked["lined"], self._walked["last_value"])
+        """Without any line the mean of the last values."""
+        lined = self._sum(self._walked["lined"])
+        last: Floats = self._sum(self._walked["last_value"]) / self._devices
+        return np.where(lined > 0, trails.quotient(self._sum(self._walked.line), lined), last)
