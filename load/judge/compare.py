@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from load.judge import published, shares
 from load.judge.hashes import check_hashes, check_indexes
@@ -61,9 +61,10 @@ def compare(
         verdict.refused = len(refused)
         # Which of several copies is the first one is for the service to say.
         refused |= _refused(rules, bootstrap, {"duplicate"}) if rules.distinct else {}
-        if sent_again := marked(rules, {"replayed"}, bootstrap):
+        marked = marks(rules, bootstrap)
+        if marked.replayed:
             every = _refused(rules, bootstrap, None)
-            refused |= {place: every.get(place, "replayed") for place in sent_again}
+            refused |= {place: every.get(place, "replayed") for place in marked.replayed}
         right = expected(
             settings_path,
             bootstrap,
@@ -73,8 +74,8 @@ def compare(
             starts=starts,
             reference=reference,
             archive=archive,
-            corrected=marked(rules, {"corrected"}, bootstrap),
-            partly=partly_corrected(rules, bootstrap),
+            corrected=marked.corrected,
+            partly=marked.partly,
             refused=refused,
             fill=partial(
                 shares.fill,
@@ -158,31 +159,36 @@ def _reached(progress: Hash) -> dict[str, int]:
     return {**numbers, "idle": int(progress["idle"]) if is_silent else -1}
 
 
-def marked(rules: Rules, states: Collection[str], bootstrap: str | None = None) -> set[Coordinate]:
-    """The rejects with a mark of these states in `<rejects topic>.applied`."""
-    coordinates: set[Coordinate] = set()
-    for topic in rules.topics:
-        for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
-            partition, _, number = (record.key or b"").decode().partition("/")
-            offset, _, index = number.partition("#")
-            if "/" not in number and json.loads(record.value or b"{}").get("state") in states:
-                place = (topic, int(partition), int(offset))
-                coordinates.add((*place, int(index)) if index else place)
-    return coordinates
+class Marks(NamedTuple):
+    """Rejects by what their marks say. `partly` are those that only their closed values hold, with the end of the next window
+    that they are to be added to."""
+
+    corrected: set[Coordinate]
+    replayed: set[Coordinate]
+    partly: dict[Coordinate, int]
 
 
-def partly_corrected(rules: Rules, bootstrap: str | None = None) -> dict[Coordinate, int]:
-    """The rejects that only their closed values hold, and the end of the next window that they are to be added to."""
-    found: dict[Coordinate, int] = {}
+def marks(rules: Rules, bootstrap: str | None = None) -> Marks:
+    """Return what `<rejects topic>.applied` says."""
+    found = Marks(set(), set(), {})
+    ended = {"corrected": found.corrected, "replayed": found.replayed}
     for topic in rules.topics:
         for record in records(rules, [f"{rules.rejects.format(topic=topic)}.applied"], bootstrap):
-            partition, number, *_ = (record.key or b"").decode().split("/")
+            partition, number, *begun = (record.key or b"").decode().split("/")
             offset, _, index = number.partition("#")
             whole = (topic, int(partition), int(offset))
             place: Coordinate = (*whole, int(index)) if index else whole
             mark = json.loads(record.value or b"{}")
-            found[place] = int(mark.get("next_ms", -1)) if mark.get("state") == "correcting" else -1
-    return {place: next_ms for place, next_ms in found.items() if next_ms >= 0}
+            state = mark.get("state")
+            if not begun and state in ended:
+                ended[state].add(place)
+            elif state == "correcting" and "next_ms" in mark:
+                found.partly[place] = int(mark["next_ms"])
+            else:
+                found.partly.pop(place, None)
+    for place in found.corrected | found.replayed:
+        found.partly.pop(place, None)
+    return found
 
 
 def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str] | None) -> dict[Coordinate, str]:
