@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import json
 import os
 import shutil
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import redis
 from starlette.testclient import TestClient
@@ -50,6 +52,34 @@ def wait(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, what
         time.sleep(0.02)
     return answer
+
+
+class EventStream:
+    """Server-sent events, each with its name and data, which `take` gets in a thread until `close`."""
+
+    def __init__(self, url: str) -> None:
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._read, args=(url,))
+        self._thread.start()
+
+    def take(self, event: str, data: Any) -> None:
+        raise NotImplementedError
+
+    def _read(self, url: str) -> None:
+        timeout = httpx2.Timeout(10, read=PATIENCE_S)
+        with httpx2.Client(timeout=timeout, trust_env=False) as client, client.stream("GET", url) as answer:
+            event = ""
+            for line in answer.iter_lines():
+                if line.startswith("event: "):
+                    event = line[7:]
+                elif line.startswith("data: "):
+                    self.take(event, json.loads(line[6:]))
+                if self._closing.is_set():
+                    return
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
 
 
 class Server:

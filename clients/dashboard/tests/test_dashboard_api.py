@@ -22,6 +22,7 @@ import pytest
 from served import (
     DEVICES,
     PATIENCE_S,
+    EventStream,
     Server,
     filled,
     options,
@@ -367,33 +368,18 @@ def test_status_has_what_the_service_says(pages: TestClient, shared_answers: Ans
     shared_answers.conditions = []
 
 
-class Events:
+class Events(EventStream):
     """A stream of the API: its events so far."""
 
     def __init__(self, url: str) -> None:
         self.events: list[tuple[str, Any]] = []
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url,))
-        self._thread.start()
+        super().__init__(url)
 
-    def _read(self, url: str) -> None:
-        timeout = httpx2.Timeout(10, read=PATIENCE_S)
-        with httpx2.Client(timeout=timeout, trust_env=False) as client, client.stream("GET", url) as answer:
-            event = ""
-            for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    event = line[7:]
-                elif line.startswith("data: "):
-                    self.events.append((event, json.loads(line[6:])))
-                if self._closing.is_set():
-                    return
+    def take(self, event: str, data: Any) -> None:
+        self.events.append((event, data))
 
     def newest(self, name: str) -> Any:
         return next((data for event, data in reversed(self.events) if event == name), None)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
 
 
 def test_a_stream_has_the_answer_and_each_time_that_it_has_changed(world: World, options: Options) -> None:

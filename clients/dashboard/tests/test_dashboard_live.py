@@ -10,12 +10,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from served import (
     DEVICES,
     PATIENCE_S,
+    EventStream,
     Served,
     Server,
     filled,
@@ -34,32 +36,17 @@ from tidemark_dashboard.options import Options
 from tidemark_dashboard.texts import number
 
 
-class Browser:
+class Browser(EventStream):
     """An open page: the parts that it shows by now."""
 
     def __init__(self, url: str) -> None:
         self.parts: dict[str, str] = {}
         self.beats = 0
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._read, args=(url,))
-        self._thread.start()
+        super().__init__(url)
 
-    def _read(self, url: str) -> None:
-        timeout = httpx2.Timeout(10, read=PATIENCE_S)
-        with httpx2.Client(timeout=timeout, trust_env=False) as client, client.stream("GET", url) as answer:
-            event = ""
-            for line in answer.iter_lines():
-                if line.startswith("event: "):
-                    event = line[7:]
-                elif line.startswith("data: "):
-                    self.beats += event == "beat"
-                    self.parts.update(json.loads(line[6:]))
-                if self._closing.is_set():
-                    return
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join()
+    def take(self, event: str, data: Any) -> None:
+        self.beats += event == "beat"
+        self.parts.update(data)
 
 
 @contextmanager
