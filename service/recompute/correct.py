@@ -73,8 +73,10 @@ def correct(
     """
     with nullcontext() if dry else closing(Fence(settings.redis)) as fence:
         log = late.read(settings, since_ms, until_ms)
-        is_asked = log.todo(sys.maxsize, again=again)
-        if not is_asked or not log.todo(closed_sink.progress(settings).watermark_ms, again=again):
+        # Without a late reading the command ends here, also where the service has published nothing yet.
+        if not log.todo(sys.maxsize, again=again) or not log.todo(
+            closed_sink.progress(settings).watermark_ms, again=again
+        ):
             say("no late reading is to be corrected")
             return Report(corrected=0)
         with job.of_command(settings, fence, spark, say, lambda served: served) as of:

@@ -6,8 +6,7 @@
     S SS SSS ...     digits of a fraction            '...'  a text, '' a quote
 
 A single letter takes one or two digits. Other letters are refused, other signs stand for themselves; a blank may be a no-break
-space. A pattern becomes a regular
-expression that Java and Python read alike; its time grows with the text alone.
+space. A pattern becomes a regular expression that Java and Python read alike; its time grows with the text alone.
 """
 
 import re
