@@ -132,6 +132,11 @@ class Stored:
     ends_ms: int
     final_ms: int
 
+    @property
+    def lacks_meta(self) -> bool:
+        """Whether `meta` is gone, as by an eviction: a progress with `final` was written by a version that writes both."""
+        return self.progress is not None and self.final_ms >= 0 and not self.meta
+
 
 def read(sink: Sink) -> list[Stored]:
     """What each shard has. Raises SinkError, WritesLostError, FencedError."""
@@ -201,7 +206,8 @@ class Republisher:
         committed = batch_report.committed(self._spark, self._settings.service.checkpoint)
         stored = read(self._sink(committed or MicroBatch(0, 0, 0, {}, {})))
         published = {number: shard.progress for number, shard in enumerate(stored) if shard.progress is not None}
-        for number in published:
+        without_meta = [number for number, shard in enumerate(stored) if shard.lacks_meta]
+        for number in published.keys() - without_meta:
             meta.require(self._settings.redis, stored[number].meta)
             meta.require_views(self._settings, stored[number].meta)
         meta.require_stored(self._settings.redis)
@@ -214,6 +220,7 @@ class Republisher:
             for number, shard in enumerate(stored)
             if (loss := lost(shard.progress, committed, skipped, came))
         }
+        losses |= dict.fromkeys(without_meta, "meta is gone")
         if known and not losses:
             losses = dict.fromkeys(range(len(stored)), known)
         rebuild_mark = _rebuild_mark(stored)

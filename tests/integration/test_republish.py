@@ -400,11 +400,23 @@ def test_a_view_that_changed_under_its_name_is_refused_and_keeps_its_windows(
 
 def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone(world: Losing) -> None:
     world.term(*minutes(0, 3))
-    world.redis.delete(world.key("meta"))  # no version before 2 wrote it
     before = world.values()
+    world.redis.delete(world.key("meta"))  # no version before 2 wrote it, nor this field
+    world.redis.hdel(world.key("progress"), "final")
+    there = world.hashes()
     with pytest.raises(SinkRefusedError, match=f"redis.prefix = '{world.prefix}': its values are of contract 1"):
         world.term()
-    assert world.values() == before
+    assert world.hashes() == there
     world.lose()
     world.term()
+    assert_same(world.values(), before)
+
+
+def test_a_meta_that_is_gone_is_lost_data_and_not_another_contract(world: Losing) -> None:
+    world.term(*minutes(0, 3))
+    before = world.values()
+    lost = next(name for name in before if name.startswith("window:"))
+    world.redis.delete(world.key("meta"), world.key(lost))
+    world.term()
+    assert world.redis.exists(world.key("meta"))
     assert_same(world.values(), before)
