@@ -1,14 +1,14 @@
 """`tidemark check`: the input's schemas, and the fields that the settings map."""
 
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import fastavro
 
 from service.admission import avro_types, formats
 from service.admission.formats.avro import reader_schema
-from service.admission.schema_sources import load_set, schema_source
+from service.admission.schema_sources import schema_source, with_reader
 from service.commands.finding import Line, failed, ok
 from service.errors import SchemaError
 from service.settings import Input, Settings, field_path, source
@@ -24,7 +24,7 @@ _MERGED = ({"int", "long"}, {"float", "double"})
 
 def mapping(settings: Settings) -> Iterator[Line]:
     for each in settings.split():
-        yield from _schemas(each)
+        yield from schemas_of(each)
     limit = _avro_limit()
     if settings.admission.max_bytes > limit:
         yield Line(
@@ -35,7 +35,7 @@ def mapping(settings: Settings) -> Iterator[Line]:
         )
 
 
-def _schemas(settings: Settings) -> Iterator[Line]:
+def schemas_of(settings: Settings) -> Iterator[Line]:
     """Check the schemas and the mapped fields of settings with one input."""
     form = settings.form
     name = "schemas" if form.place == "input" else f"{form.place}: schemas"
@@ -45,13 +45,18 @@ def _schemas(settings: Settings) -> Iterator[Line]:
         yield from _schemas_of_names(settings, name)
     else:
         place = schema_source(settings)
-        known = load_set(settings)
+        known = with_reader(place.all(), place, settings)
+        unusable = dict(place.unusable)
         for number, schema in known.schemas.items():
             try:
-                fastavro.parse_schema(schema)
+                fastavro.parse_schema(dict(avro_types.bounded(schema)))
             except Exception as error:  # fastavro raises exceptions of its own and plain ones
                 what = f"{place}: {number} is no Avro schema: {error}"
-                raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
+                refused = SchemaError(what, remedy="Correct it, or remove it if no producer writes with it")
+                if not place.is_remote or schema is known.reader:
+                    raise refused from error
+                unusable[number] = refused
+        yield from _unusable(unusable, name)
         reader = reader_schema(known.reader, form)
         yield ok(name, f"{place} has the ids {', '.join(map(str, known.schemas))}")
         yield from _paths(form, reader)
@@ -59,7 +64,9 @@ def _schemas(settings: Settings) -> Iterator[Line]:
 
 def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
     """Check that the newest JSON Schema or Protobuf schema has the mapped fields."""
-    place, form, schemas = schema_source(settings), settings.form, load_set(settings).schemas
+    place, form = schema_source(settings), settings.form
+    schemas = with_reader(place.all(), place, settings).schemas
+    yield from _unusable(place.unusable, name)
     if not schemas:
         remedy = "Register the schema, or set registry.subjects; until then all records are unknown_schema"
         yield Line(name, "warn", f"{place} has no schema for {form.format} of these topics", remedy)
@@ -71,6 +78,14 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
         if not formats.of(form).describes(schema, parts):
             what = f"schema {newest} does not describe {path!r}"
             yield Line(key, "warn", what, "Correct the path, if no record has this field")
+
+
+def _unusable(unusable: Mapping[int | None, SchemaError], name: str) -> Iterator[Line]:
+    """A warning for each schema that the source has and the service does not use."""
+    for number, error in unusable.items():
+        what = f"{f'schema {number}' if number is not None else 'a schema'} is not used: {error.what}"
+        remedy = "Its records are unknown_schema. Correct it, or remove it if no producer writes with it"
+        yield Line(name, "warn", what, error.remedy or remedy)
 
 
 def _paths(form: Input, reader: dict[str, Any]) -> Iterator[Line]:

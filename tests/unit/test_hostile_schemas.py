@@ -19,6 +19,7 @@ from service.admission import avro_types, registry
 from service.admission.registry import Client
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_store import SchemaStore
+from service.commands import check_input
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
 from service.spark.internals.offset_log import Position
@@ -134,9 +135,12 @@ def test_a_start_goes_on_without_a_schema_that_is_unusable(tmp_path: Path, kind:
     counted: list[str] = []
     with Registry() as ours:
         first = ours.register(SUBJECT, schema("R1"))
-        hostile(ours, kind)
-        plan = catalog(tmp_path, ours, first, counted).open(None)
+        bad = hostile(ours, kind)
+        at_start = catalog(tmp_path, ours, first, counted)
+        plan = at_start.open(None)
         assert (list(plan.schemas), plan.reader["name"], counted) == ([first], "R1", ["unusable"])
+        warned = next(line for line in check_input.schemas_of(at_start.settings) if line.status == "warn")
+        assert warned.detail.startswith("a schema is not used" if kind == "large" else f"schema {bad} is not used")
 
 
 def test_references_are_read_once_however_often_they_are_named(tmp_path: Path) -> None:
