@@ -35,9 +35,9 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace hostile soak silent shapes parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands
+VERIFY   := faults cluster pace hostile soak silent shapes parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench pace faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands
+PROGRAMS := demo transcripts walks bench pace faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
 
 .PHONY: help setup test check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -56,6 +56,7 @@ $(PROGRAMS): setup
 
 restart upgrade swap pace: MODULE = load.bench.$@
 teeth: MODULE = load.mutations.teeth
+chart: MODULE = load.manifests.helm
 walks: MODULE = load.walks$(if $(REAL),.real)
 soak: MODULE = load.faults --id soak batches
 restart: classes

@@ -17,8 +17,9 @@ from load.demo import SECTIONS
 from load.faults.row import Row
 from load.faults.rows.driver_killed import CELLS, crash_points
 from load.faults.run import STARTS_S, Figures, Run, Setup
+from load.servers import go_program
 from load.servers.hdfs import Hdfs
-from load.servers.s3 import S3, program, totals
+from load.servers.s3 import MODULE, S3, totals
 from service.spark import jars, repository
 from service.spark.places import cache
 
@@ -44,7 +45,7 @@ STORES = ("file", *_SERVERS)
 
 def prepare() -> None:
     """Fetch the jars of HDFS and S3, and build the S3 server. Raises SetupError."""
-    program()
+    go_program.built(MODULE)
     JARS.mkdir(parents=True, exist_ok=True)
     for group in jars.GROUPS:
         if not (JARS / group).exists():

@@ -7,7 +7,7 @@ Exit status: 0 if every document is valid, 1 if one is not.
 
 import sys
 
-from load.manifests import example, rules
+from load.manifests import chart, example, rules
 from load.manifests.render import FOLDER, OVERLAYS, render
 from load.manifests.schemas import problems
 from load.report import print_error
@@ -16,7 +16,7 @@ from service.errors import TidemarkError
 
 def main() -> int:
     """Write, render, check; return the exit status."""
-    for file, text in (rules.texts() | example.texts()).items():
+    for file, text in (rules.texts() | example.texts() | chart.texts()).items():
         file.write_text(text, encoding="utf-8")
     found: list[str] = []
     try:

@@ -1,43 +1,18 @@
-"""An S3 server as a child process: the Versity S3 gateway, which keeps objects as files of a folder.
-
-It is built from its Go module, of a fixed version whose checksum Go's database has; the first time that takes some minutes.
-"""
+"""An S3 server as a child process: the Versity S3 gateway, which keeps objects as files of a folder."""
 
 import contextlib
 import os
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from load.servers import go_program
 from load.servers.server_process import ServerProcess
-from service.errors import SetupError
-from service.spark.places import cache
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 ACCESS, SECRET = "tidemark", "only-for-tests"
 BUCKET = "tidemark"
-
-
-def program() -> Path:
-    """Return the server's program; builds it if it is not there. Raises SetupError without Go or the module."""
-    folder = cache().absolute() / "versitygw" / MODULE.rpartition("@")[2]
-    path = folder / "versitygw"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        environ = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
-        try:
-            done = subprocess.run(
-                ["go", "install", MODULE], env=environ, check=False, capture_output=True, text=True, timeout=900
-            )
-        except OSError as error:
-            what = f"The S3 server {MODULE} cannot be built: {error}"
-            raise SetupError(what, remedy="Install Go 1.24 or newer") from error
-        if done.returncode:
-            what = f"The S3 server {MODULE} cannot be built: {done.stderr[-1000:]}"
-            raise SetupError(what, remedy="It needs Go and its module proxy")
-    return path
 
 
 def totals(folder: Path) -> tuple[int, int]:
@@ -80,11 +55,11 @@ class S3(ServerProcess):
         return totals(self.folder / "data" / BUCKET / path)
 
     def _prepare(self) -> None:
-        program()
+        go_program.built(MODULE)
         (self.folder / "data" / BUCKET).mkdir(parents=True, exist_ok=True)
 
     def _command(self) -> Sequence[str]:
-        return [str(program()), "--port", self.address, "posix", str(self.folder / "data")]
+        return [str(go_program.built(MODULE)), "--port", self.address, "posix", str(self.folder / "data")]
 
     def _environ(self) -> Mapping[str, str]:
         return {**os.environ, "ROOT_ACCESS_KEY_ID": ACCESS, "ROOT_SECRET_ACCESS_KEY": SECRET}

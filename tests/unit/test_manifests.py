@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from load.manifests import rules
+from load.manifests import chart, rules
 from load.manifests.render import FOLDER, OVERLAYS, Document, render
 from load.manifests.schemas import problems
 from service import settings
@@ -126,6 +126,19 @@ def test_a_wrong_field_is_a_problem_that_names_the_document(overlay: str, kind: 
 def test_an_unknown_kind_is_a_problem() -> None:
     assert problems({"apiVersion": "apps/v1", "kind": "Deploiment"}) != []
     assert problems({"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitors"}) != []
+
+
+def test_the_chart_is_generated_from_the_base_and_uses_the_values_that_there_are() -> None:
+    texts = chart.texts()
+    for file, text in texts.items():
+        assert file.read_text() == text, "run `python -m load.manifests`"
+    values = yaml.safe_load(chart.VALUES.read_text())
+    used = set(re.findall(r"\.Values\.([\w.]+)", "".join(each.read_text() for each in chart.CHART.glob("templates/*"))))
+    for name in used:
+        node = values
+        for part in name.split("."):
+            node = node[part]
+    assert {name.partition(".")[0] for name in used} == set(values)
 
 
 def test_both_files_of_rules_are_generated_from_the_table() -> None:
