@@ -299,6 +299,10 @@ class Walk(RuleBasedStateMachine):
         """P1, P2, P4: all values and rejects are those of plain lists, none went back, each reading is in one session."""
         self.count["steps"] += 1
         hashes = self._watch()
+        if self.world.holds:
+            self.plain.tell_again(
+                {name for name, each in hashes.items() if self._has_attributes(each)}, self.world.rules
+            )
         lines = differences(hashes, self.plain.there)
         assert not lines, "\n".join(lines)
         assert self.world.rejects == self.plain.rejects
@@ -313,6 +317,9 @@ class Walk(RuleBasedStateMachine):
                 counts[key.removeprefix("session:").rpartition(":")[0]] += int(fields["count"])
         assert counts == self.plain.admitted or self.plain.waiting
         assert self.plain.admitted.total() + len(self.plain.rejects) == self.sent - len(self.backlog)
+
+    def _has_attributes(self, fields: Mapping[str, str]) -> bool:
+        return fields.get("reference") == self.world.rules.version
 
     def teardown(self) -> None:
         """The contract holds."""

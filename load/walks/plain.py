@@ -402,14 +402,26 @@ class Plain:
             "status": "offline" if session is None else "quiet" if is_quiet else "online",
             "last_seen": device.last_seen,
             "session": "" if session is None else session,
-            "reference": rules.version,
         }
-        site = rules.reference.get(name, {}).get("site")
-        if site is not None:
-            shown["ref.site"] = site
         for measure, (at, value) in device.values.items():
             shown |= {measure: value, f"{measure}.at": at}
         self.there[f"device:{name}"] = shown
+        self._attribute(name, rules)
+
+    def tell_again(self, keys: Collection[str], rules: Rules) -> None:
+        """Devices of these keys that are told again as they were, with the attributes of now.
+
+        What waited when a process died is written again by the next one, which cannot know what was written.
+        """
+        for key in keys & self.there.keys():
+            if key.startswith("device:"):
+                self._attribute(key.removeprefix("device:"), rules)
+
+    def _attribute(self, name: str, rules: Rules) -> None:
+        site = rules.reference.get(name, {}).get("site")
+        shown = self.there[f"device:{name}"]
+        shown.pop("ref.site", None)
+        shown |= {"reference": rules.version} | ({} if site is None else {"ref.site": site})
 
 
 @cache
