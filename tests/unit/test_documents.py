@@ -127,11 +127,17 @@ def test_every_picture_of_the_page_is_small_and_shown_on_a_page() -> None:
     assert [each.name for each in pictures if each.name not in text] == []
 
 
-def test_the_first_screen_of_the_readme_has_the_picture_and_the_commands() -> None:
+def test_the_first_screen_of_the_readme_has_the_page_a_figure_and_the_commands() -> None:
     first = (ROOT / "README.md").read_text().partition("\n## ")[0]
     assert [
         each
-        for each in ("docs/pictures/pass-dark.svg", "tidemark check", "tidemark run", "make demo")
+        for each in (
+            "docs/pictures/page-fleet-dark.png",
+            "docs/operator/sizing.md",
+            "tidemark init",
+            "tidemark run",
+            "make demo",
+        )
         if each not in first
     ] == []
 
