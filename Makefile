@@ -2,7 +2,7 @@
 #
 #   make demo         the main job on embedded servers, checked against an oracle    (FOR=60s RATE=5000 DEVICES=10000 KEEP=1)
 #   make check        ruff, mypy, unit tests: five minutes on two slow cores
-#   make test         ruff, mypy and every test on real parts, by three processes    (ARGS="-k lease")
+#   make test         ruff, mypy and tests of every promise on real parts, by three processes    (ARGS="-k lease")
 #   make transcripts  event-time rules in YAML, run by three executors    (NAMES="silence")
 #   make walks        random walks through the service behind decoding, compared with plain lists    (WALKS=200 SEED=3 REAL=1)
 #   make bench        catch-up rate, latency, cost of a row, memory    (QUICK=1 ONLY=steady)
@@ -35,11 +35,11 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace hostile soak silent shapes parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
+VERIFY   := faults cluster pace hostile soak silent shapes test-all parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
 # Programs below load/, which have the name of their target unless MODULE says another one.
 PROGRAMS := demo transcripts walks bench pace faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
 
-.PHONY: help setup test check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
+.PHONY: help setup test test-all check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -89,8 +89,9 @@ STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imp
   $(BIN)/mypy --config-file clients/dashboard/pyproject.toml
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 
-test: setup $(NODE) $(TEST_CLASSES)
-	@$(TIMED); $(STATIC) && $(PYTEST) --durations=15 $(ARGS)
+test: CHOSEN = -m "(not hostile or quick) and not thorough"
+test test-all: setup $(NODE) $(TEST_CLASSES)
+	@$(TIMED); $(STATIC) && $(PYTEST) $(CHOSEN) --durations=15 $(ARGS)
 
 check: setup
 	@$(TIMED); $(STATIC) && $(PYTEST) -q --hypothesis-profile=quick -m "not cluster and not hostile" tests/unit clients/python/tests clients/dashboard/tests

@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from load import classes
 from service.spark import session
+from tests import durations
 
 # What a service takes of a core that starts, publishes a batch and stops (JDK 17, Spark 4.1.1): 56 s with both compilers, 32 s
 # with C1 alone; on a faster core 19 s with C1 alone, 17 s if its classes are not verified, 13 s if most come from an archive.
@@ -73,7 +74,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """With TIDEMARK_SILENT=FILE or TIDEMARK_SHAPES=FILE, write the cases that the run has played and those that failed."""
+    """Say which files take longer than in the last run, as written to .build/durations.json. With TIDEMARK_SILENT=FILE or
+    TIDEMARK_SHAPES=FILE, write the cases that the run has played and those that failed."""
+    each = (report for reports in terminalreporter.stats.values() for report in reports)
+    if grown := durations.keep(report for report in each if isinstance(report, pytest.TestReport)):
+        terminalreporter.section("files that take longer than in the run before")
+        terminalreporter.write_line("\n".join(grown))
     for name in _REPORTS:
         if file := os.environ.get(f"TIDEMARK_{name.upper()}"):
             _write_report(terminalreporter, name, Path(file))

@@ -23,6 +23,19 @@ def has_test(node: str) -> bool:
     return any(isinstance(each, ast.FunctionDef) and each.name == name for each in tree.body)
 
 
+def is_thorough(node: str) -> bool:
+    """Whether `make test` leaves a test out: by the mark of the function or of its file."""
+    file, _, name = node.partition("[")[0].partition("::")
+    tree = ast.parse((ROOT / file).read_text())
+    marks: list[ast.AST] = []
+    for each in tree.body:
+        if isinstance(each, ast.FunctionDef) and each.name == name:
+            marks += each.decorator_list
+        if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark":
+            marks.append(each.value)
+    return any("pytest.mark.thorough" in ast.unparse(each) for each in marks)
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_what_the_page_names_is_there(name: str) -> None:
     assert has_test(name) if "::" in name else (ROOT / name).exists()
@@ -39,6 +52,10 @@ def test_the_page_has_every_promise_and_says_where_it_is_kept() -> None:
 def test_every_promise_has_a_mutation_and_every_mutation_breaks_a_promise() -> None:
     assert {promise for each in MUTATIONS for promise in each.promises} == PROMISES
     assert [each.id for each in MUTATIONS if not each.promises] == []
+
+
+def test_make_test_turns_red_for_every_mutation() -> None:
+    assert [each.id for each in MUTATIONS if all(map(is_thorough, each.tests))] == []
 
 
 def test_every_mutation_is_one_row_of_the_table() -> None:
