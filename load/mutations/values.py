@@ -51,7 +51,7 @@ MUTATIONS = (
         "values that were lost stay old, and become final like that",
         ("P1", "P7"),
         (Edit("service/publication/publish.lua", "if a.after then", "if false then"),),
-        (_PUBLISH + "test_a_redis_that_has_the_epoch_and_not_the_last_writes_refuses_every_step",),
+        ("tests/integration/test_writes_lost.py::test_no_step_is_carried_out_when_progress_is_behind_what_is_known",),
     ),
     Mutation(
         "expires-after-last-reading",
