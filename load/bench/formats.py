@@ -18,8 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from load.bench.process import figures_of
-from load.bench.references import REPORT
+from load.bench.references import REPORT, reported_by
 from load.fleet.encode import SCHEMAS, encoder_of
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.protobuf import schema
@@ -42,7 +41,8 @@ FORMATS: Mapping[str, Mapping[str, Any]] = {
 
 def measure(folder: Path) -> dict[str, float]:
     """By a process of its own: microseconds a reading in each format, and ratios to Avro and JSON."""
-    return figures_of(__name__, folder)
+    figures: dict[str, float] = reported_by(folder, __name__, str(folder))
+    return figures
 
 
 def _measured(folder: Path) -> dict[str, float]:

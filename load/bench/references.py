@@ -25,14 +25,18 @@ BARE_S = 40
 
 
 def reference(testbed: Testbed, name: str) -> Any:
-    """Return the measurement of a reference, which runs in a process with a JVM of its own, on the testbed's topic."""
-    log = testbed.folder / f"{name}.log"
-    command = [sys.executable, "-m", "load.bench.references", name, str(testbed.config)]
-    child = spawn(command, cwd=ROOT, log=log, environ={**os.environ, "SPARK_LOCAL_DIRS": str(testbed.folder / "tmp")})
-    status = child.wait(600)
+    """Return the measurement of a reference on the testbed's topic."""
+    return reported_by(testbed.folder, __name__, name, str(testbed.config))
+
+
+def reported_by(folder: Path, module: str, *arguments: str) -> Any:
+    """Run a module in a process with a JVM of its own, and return what it reports. Raises TidemarkError if it reports nothing."""
+    log = folder / f"{'-'.join((module, *arguments[:-1]))}.log"
+    environ = {**os.environ, "SPARK_LOCAL_DIRS": str(folder / "tmp")}
+    status = spawn([sys.executable, "-m", module, *arguments], cwd=ROOT, log=log, environ=environ).wait(600)
     lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
     if status or not lines:
-        message = f"The reference {name} could not be measured (status {status}); see {log}"
+        message = f"{module} could not be measured (status {status}); see {log}"
         raise TidemarkError(message)
     return json.loads(lines[-1].removeprefix(REPORT))
 

@@ -110,12 +110,7 @@ class Registry:
                 document = {**document, "schema": "// this registry has no text of it"}
         except _RefusedError as refused:
             status, document = refused.code // 100, {"error_code": refused.code, "message": refused.text}
-        content = json.dumps(document).encode()
-        request.send_response(status)
-        request.send_header("Content-Type", _TYPE)
-        request.send_header("Content-Length", str(len(content)))
-        request.end_headers()
-        request.wfile.write(content)
+        request.send_json(status, document, _TYPE)
 
     def _authenticate(self, given: str) -> None:
         if self.user:

@@ -9,10 +9,8 @@ import base64
 import contextlib
 import json
 import ssl
-import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,13 +18,14 @@ from urllib.parse import parse_qs
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from load.servers.server_process import HOST
+from load.servers.server_process import HOST, Started, free_port
+from load.servers.web_server import Handler, WebServer
 
 AUDIENCE, ISSUER = "kafka", "tidemark-tests"
 
 
-class TokenEndpoint:
-    """Answers in a thread, by TLS with `context`. `requests` has the form and the client of each request."""
+class TokenEndpoint(Started):
+    """Answers by TLS with `context`, also again after its end. `requests` has the form and the client of each request."""
 
     def __init__(
         self,
@@ -38,56 +37,32 @@ class TokenEndpoint:
     ) -> None:
         self.lifetime_s = lifetime_s
         self.requests: list[dict[str, str]] = []
-        self._clients, self._context = clients, context
+        self._clients, self._port = clients, free_port()
+        self._scheme = "http" if context is None else "https"
         self._key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         folder.mkdir(parents=True, exist_ok=True)
         self.jwks = folder / "jwks.json"
         public = self._key.public_key().public_numbers()
         key = {"kty": "RSA", "kid": "1", "use": "sig", "alg": "RS256", "n": _number(public.n), "e": _number(public.e)}
         self.jwks.write_text(json.dumps({"keys": [key]}), encoding="utf-8")
-        self._server: ThreadingHTTPServer | None = None
-        self._port = 0
+        endpoint = self
+
+        class Asked(Handler):
+            def answer(self) -> None:
+                form = {key: values[0] for key, values in parse_qs(self.body().decode()).items()}
+                self.send_json(*endpoint.answer(form, self.headers.get("Authorization", "")))
+
+        self._server = WebServer(self._port, Asked, context)
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._context else 'http'}://{HOST}:{self._port}/token"
+        return f"{self._scheme}://{HOST}:{self._port}/token"
 
-    def __enter__(self) -> "TokenEndpoint":
-        """Listen, at the port of before if there was one."""
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length", "0"))
-                form = {key: values[0] for key, values in parse_qs(self.rfile.read(length).decode()).items()}
-                status, answer = endpoint.answer(form, self.headers.get("Authorization", ""))
-                body = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((HOST, self._port), Handler)
-        self._server.daemon_threads = True
-        self._port = self._server.server_port
-        if self._context is not None:
-            self._server.socket = self._context.wrap_socket(self._server.socket, server_side=True)
-        threading.Thread(target=self._serve, args=(self._server,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def start(self) -> None:
+        self._server.start()
 
     def close(self) -> None:
-        """End it; it may listen again."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        self._server.close()
 
     def answer(self, form: Mapping[str, str], authorization: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the document for a request."""
@@ -107,11 +82,6 @@ class TokenEndpoint:
         head = {"alg": "RS256", "typ": "JWT", "kid": "1"}
         signed = ".".join(_text(json.dumps(each).encode()) for each in (head, claims))
         return f"{signed}.{_text(self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256()))}"
-
-    @staticmethod
-    def _serve(server: ThreadingHTTPServer) -> None:
-        with contextlib.suppress(OSError):
-            server.serve_forever(0.05)
 
 
 def _text(data: bytes) -> str:

@@ -1,9 +1,14 @@
-"""HTTP servers in this process: the receivers of notifications and traces, and the schema registry."""
+"""HTTP servers in this process: the receivers of notifications and traces, the schema registry, and the token endpoint."""
 
+import json
+import ssl
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-from load.servers.server_process import HOST, Started
+from load.servers.server_process import HOST, Started, free_port
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -28,20 +33,34 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def send_json(self, status: int, document: Any, content_type: str = "application/json") -> None:
+        """Answer with a document."""
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def log_message(self, *_: object) -> None:
         """Write no log."""
 
 
 class WebServer(Started):
-    """Listens on a port of loopback while it is started, with a thread for each request. It may be started again."""
+    """Listens on a port of loopback while it is started, with a thread for each request. It may be started again.
 
-    def __init__(self, port: int, handler: type[Handler]) -> None:
-        self._port, self._handler = port, handler
+    With `tls` it answers by TLS.
+    """
+
+    def __init__(self, port: int, handler: type[Handler], tls: ssl.SSLContext | None = None) -> None:
+        self._port, self._handler, self._tls = port, handler, tls
         self._server: ThreadingHTTPServer | None = None
 
     def start(self) -> None:
         self._server = ThreadingHTTPServer((HOST, self._port), self._handler)
         self._server.daemon_threads = True
+        if self._tls is not None:
+            self._server.socket = self._tls.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
@@ -49,3 +68,16 @@ class WebServer(Started):
         if server is not None:
             server.shutdown()
             server.server_close()
+
+
+@contextmanager
+def answering(respond: Callable[[Handler], object]) -> Iterator[str]:
+    """Have a function answer all requests to a port of loopback; yield its address, http://host:port."""
+
+    class Asked(Handler):
+        def answer(self) -> None:
+            respond(self)
+
+    port = free_port()
+    with WebServer(port, Asked):
+        yield f"http://{HOST}:{port}"

@@ -192,15 +192,6 @@ def test_what_lies_beyond_progress_is_not_expected(stand: Stand) -> None:
     assert verdict.ahead == 1 + 8 + 1 - len(right.rejects) - verdict.duplicates
 
 
-def test_reading_from_given_starts_leaves_out_what_is_before(stand: Stand) -> None:
-    right = stand.expected(starts={"readings": {0: 100, 1: 90}})
-    assert [(each.start, each.consumed) for _, each in sorted(right.partitions.items())] == [
-        (0, 133),
-        (100, 34),
-        (90, 43),
-    ]
-
-
 def test_records_of_an_archive_stand_for_those_that_the_topics_have_no_more(stand: Stand) -> None:
     starts = {"readings": {0: 100, 1: 90}, "more": {0: 0}}
     there = records(read_rules(stand.settings()), ["readings", "more"])
@@ -242,24 +233,6 @@ def test_one_change_in_redis_is_red(stand: Stand, published: Expected, change: C
     assert verdict.kinds == {kind: 1}
 
 
-def test_a_watermark_that_is_elsewhere_is_red(stand: Stand, published: Expected) -> None:
-    with stand.redis.client() as client:
-        client.hset(f"{PREFIX}:progress", "watermark", str(BROKER_MS))
-    kinds = compare(stand.settings()).kinds
-    assert kinds["window.closed_by"] > 0
-    assert kinds["session.state"] > 0
-
-
-@pytest.mark.parametrize("final_ms", [BROKER_MS - 10_001, BROKER_MS])
-def test_windows_that_are_closed_by_a_wrong_final_are_red(stand: Stand, published: Expected, final_ms: int) -> None:
-    """Progress alone says which windows are closed: each that it closes too late, or too early, is a difference."""
-    with stand.redis.client() as client:
-        client.hset(f"{PREFIX}:progress", "final", str(final_ms))
-    wrong = [window for window in published.windows.values() if window.final != (window.end <= final_ms)]
-    assert len(wrong) == 8  # seven devices', and one that slides
-    assert compare(stand.settings()).kinds == {"window.closed_by": 8}
-
-
 def test_windows_that_silence_has_closed_are_no_difference_and_one_written_after_it_is(stand: Stand) -> None:
     idle_ms = BROKER_MS + 10_000
     right = stand.expected(idle_ms=idle_ms)
@@ -299,26 +272,9 @@ def test_shards_are_compared_as_one_store(
     assert verdict.compared.get("devices") == (None if "progress.missing" in kinds else 7)
 
 
-def test_a_window_is_judged_by_the_progress_of_its_shard(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEMARK_REDIS__SHARDS", "3")
-    right = stand.expected()
-    publish(stand, right, right, 3)
-    with stand.redis.client() as client:
-        client.hset(f"{{{PREFIX}:2}}:progress", "final", str(BROKER_MS))
-    early = [place for place, window in right.windows.items() if not window.final and window.end <= BROKER_MS]
-    wrong = [place for place in early if contract.shard_of(place[2], 3) == 2]
-    assert 0 < len(wrong) < len(early)
-    assert compare(stand.settings()).kinds == {"window.closed_by": len(wrong)}
-
-
 def test_a_reject_that_is_lost_is_red(stand: Stand, published: Expected) -> None:
     verdict = compare(stand.settings(rejects="one_lost"))
     assert verdict.kinds == {"reject.missing": 1, "partition.sum": 1}
-
-
-def test_a_rejects_topic_that_is_not_there_is_red(stand: Stand, published: Expected) -> None:
-    verdict = compare(stand.settings(rejects="nowhere"))
-    assert verdict.kinds == {"reject.missing": 8, "partition.sum": 3}
 
 
 def test_the_command_says_what_differs_and_ends_with_status_1(

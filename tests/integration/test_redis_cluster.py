@@ -1,16 +1,13 @@
 """The Redis Cluster of tests: it starts, loses just the writes that it is told to lose, fails over, and moves slots."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
 from redis.exceptions import MovedError
 
-from load.servers.redis_cluster import PRIMARIES, SLOTS, RedisCluster
-from load.servers.server_process import PATIENCE
+from load.servers.redis_cluster import RedisCluster
 
 pytestmark = pytest.mark.integration
 
@@ -31,27 +28,6 @@ def client(cluster: RedisCluster) -> Iterator[Any]:
         yield opened
 
 
-def test_a_cluster_serves_all_slots_from_three_primaries_and_their_replicas(cluster: RedisCluster, client: Any) -> None:
-    for number in range(100):
-        client.set(f"key{number}", number)
-    assert [client.get(f"key{number}") for number in range(100)] == [str(number) for number in range(100)]
-    primaries = {cluster.primary_of(f"key{number}") for number in range(100)}
-    assert len(primaries) == PRIMARIES
-    assert {cluster.replica_of(primary) for primary in primaries} == set(cluster.nodes) - primaries
-    with cluster.nodes[0].control() as control:
-        assert control.execute_command("CLUSTER INFO")["cluster_slots_ok"] == str(SLOTS)
-    assert cluster.url == f"redis://{','.join(f'127.0.0.1:{node.port}' for node in cluster.nodes)}/0"
-
-
-def test_keys_of_one_hash_tag_are_on_one_node(cluster: RedisCluster, client: Any) -> None:
-    for tag in range(12):
-        keys = [f"{{tidemark:{tag}}}:{name}" for name in ("epoch", "progress", "window:all:temperature:(none):0")]
-        assert len({key_slot(key.encode()) for key in keys}) == 1
-        client.mset(dict.fromkeys(keys, "1"))  # refused when the keys are in several slots
-        with cluster.primary_of(keys[0]).control() as control:
-            assert control.mget(keys) == ["1"] * 3
-
-
 def test_a_write_that_only_a_killed_primary_had_is_lost(cluster: RedisCluster, client: Any) -> None:
     key = "{lost}:key"
     client.set(key, "before")
@@ -68,30 +44,6 @@ def test_a_write_that_only_a_killed_primary_had_is_lost(cluster: RedisCluster, c
     cluster.wait_ok()
     assert cluster.replica_of(cluster.primary_of(key)) is killed
     assert client.get(key) == "after"
-
-
-def test_a_frozen_replica_that_is_resumed_catches_up(cluster: RedisCluster, client: Any) -> None:
-    key = "{frozen}:key"
-    primary = cluster.primary_of(key)
-    replica = cluster.freeze_replica(primary)
-    client.set(key, "1")
-    replica.resume()
-    cluster.wait_ok()
-    primary.kill()
-    cluster.wait_ok()
-    assert cluster.primary_of(key) is replica
-    assert client.get(key) == "1"
-
-
-def test_a_killed_primary_is_replaced_soon_after_the_node_timeout(cluster: RedisCluster, client: Any) -> None:
-    key = "{automatic}:key"
-    client.set(key, "1")
-    client.set(key, "2")
-    killed, began = cluster.kill_primary(key), time.monotonic()
-    cluster.wait_ok()
-    assert cluster.node_timeout_ms / 1_000 < time.monotonic() - began < 10 * PATIENCE
-    assert client.get(key) == "2"
-    assert cluster.primary_of(key) is not killed
 
 
 def test_a_moved_slot_takes_its_keys_and_the_writes_between_the_pages(cluster: RedisCluster, client: Any) -> None:

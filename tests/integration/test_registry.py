@@ -4,9 +4,7 @@ A real one takes part where `make registry` has put it.
 """
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from pydantic import SecretStr
 
 from load.servers.schema_registry import Apicurio, Registry
-from load.servers.server_process import HOST
+from load.servers.web_server import Handler, answering
 from service.admission.registry import Client
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as Settings
@@ -112,21 +110,15 @@ def test_no_redirect_is_followed_with_credentials() -> None:
     with Registry(user="u", password="p") as ours:  # noqa: S106
         number = ours.register("a", FIRST)
 
-        class Elsewhere(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(302)
-                self.send_header("Location", ours.url + self.path)
-                self.end_headers()
+        def elsewhere(request: Handler) -> None:
+            request.send_response(302)
+            request.send_header("Location", ours.url + request.path)
+            request.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        with HTTPServer((HOST, 0), Elsewhere) as server:
-            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-            client = Client(Settings(url=f"http://{HOST}:{server.server_port}", user="u", password=SecretStr("p")))
+        with answering(elsewhere) as url:
+            client = Client(Settings(url=url, user="u", password=SecretStr("p")))
             with pytest.raises(RegistryError, match=r"does not answer for schema 1: .*302"):
                 client.schema(number)
-            server.shutdown()
         assert ours.requests == {}
 
 

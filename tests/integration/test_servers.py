@@ -16,7 +16,7 @@ import psutil
 import psycopg
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import ConfigResource
 
 from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows
 from load.fleet.postgres import write_reference_postgres
@@ -24,7 +24,7 @@ from load.servers.kafka import CREATE_TIME, Broker
 from load.servers.machine import check_machine
 from load.servers.postgres import Postgres
 from load.servers.redis import Redis
-from load.servers.server_process import ServerProcess, is_alive
+from load.servers.server_process import is_alive
 from service.errors import SetupError
 from tests.topics import read
 
@@ -50,10 +50,6 @@ def send(broker: Broker, topic: str, *values: bytes) -> None:
     assert producer.flush(20) == 0
 
 
-def test_this_machine_is_ready() -> None:
-    check_machine()
-
-
 def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
@@ -71,20 +67,6 @@ def test_topics_have_the_brokers_time_unless_told_otherwise(broker: Broker) -> N
         broker.create_topic("readings", partitions=3)
 
 
-def test_topics_are_not_created_by_use(broker: Broker) -> None:
-    assert broker.admin.list_topics("unheard-of", timeout=10).topics["unheard-of"].error is not None
-
-
-def test_a_prepared_topic_takes_records_of_any_time(broker: Broker) -> None:
-    broker.create_topic("any-time", partitions=1, config=CREATE_TIME)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    times = [1_000_000_000_000, 4_070_908_800_000]
-    for time_ms in times:
-        producer.produce("any-time", b"x", timestamp=time_ms)
-    assert producer.flush(20) == 0
-    assert [message.timestamp()[1] for message in read(broker, "any-time", 2)] == times
-
-
 def test_the_broker_keeps_acknowledged_records_through_a_kill_and_a_stop(broker: Broker) -> None:
     broker.create_topic("kept", partitions=1)
     send(broker, "kept", b"1", b"2")
@@ -97,13 +79,6 @@ def test_the_broker_keeps_acknowledged_records_through_a_kill_and_a_stop(broker:
     broker.start()
     assert broker.port == port
     assert [message.value() for message in read(broker, "kept", 3)] == [b"1", b"2", b"3"]
-
-
-def test_a_paused_part_hangs_and_goes_on(broker: Broker) -> None:
-    broker.pause()
-    assert psutil.Process(broker.pid).status() == psutil.STATUS_STOPPED
-    broker.resume()
-    assert AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=20).brokers
 
 
 def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> None:
@@ -126,12 +101,6 @@ def test_redis_forgets_or_keeps_as_told(tmp_path: Path) -> None:
             redis.start()
             assert redis.client().get("tide") == ("mark" if keeps else None)
             assert redis.url == f"redis://127.0.0.1:{redis.port}/0"
-
-
-def test_a_paused_redis_can_be_stopped(tmp_path: Path) -> None:
-    with Redis(tmp_path) as redis:
-        redis.pause()
-    assert not redis.is_running()
 
 
 def test_postgres_keeps_its_rows_and_asks_for_a_password(tmp_path: Path) -> None:
@@ -217,12 +186,3 @@ def test_a_port_in_use_is_named_before_anything_is_started(tmp_path: Path) -> No
             with pytest.raises(SetupError, match=rf"Port {port} on 127.0.0.1 is in use, {part.name} cannot have it"):
                 part.start()
     assert os.listdir(tmp_path) == []
-
-
-def test_stopping_what_is_down_and_starting_what_is_up_do_nothing(tmp_path: Path) -> None:
-    redis: ServerProcess = Redis(tmp_path)
-    redis.stop()
-    with redis:
-        pid = redis.pid
-        assert redis.start().pid == pid
-    redis.close()

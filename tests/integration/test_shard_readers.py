@@ -1,7 +1,6 @@
 """Readers of a prefix with three shards, on one Redis and on a cluster: the contract's check, what is published, the observer."""
 
 import json
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from load.faults.history import Entry, History, read
+from load.faults.history import History, read
 from load.faults.observer import Observer
-from load.faults.shard import Shard
 from load.judge import feed, published
 from load.servers.redis import Redis
 from load.servers.redis_cluster import RedisCluster
@@ -212,25 +210,6 @@ def test_the_feeds_of_all_shards_are_read(stores: Stores) -> None:
     assert feed.changes(stores.client, shard, last) == []
 
 
-def test_a_shard_is_looked_at_with_its_own_progress(stores: Stores) -> None:
-    seen: list[Entry] = []
-    shard = Shard(
-        stores.key(1, "")[:-1], SHARDS, lambda what, **facts: seen.append({"what": what, **facts}), random.Random(1)
-    )
-    shard.look(stores.client)
-    assert {entry["what"] for entry in seen} == {"epoch", "progress", "feed", "value"}
-    assert all(entry["key"].startswith(stores.key(1, "window:")) for entry in seen if entry["what"] == "value")
-    count = len(seen)
-    stores.progress(1, batch=5, final=60_000)
-    stores.progress(2, batch=6)
-    shard.look(stores.client)
-    assert [(entry["what"], entry["batch"]) for entry in seen[count:]] == [("progress", 5)]
-    key = next(entry["key"] for entry in seen if entry["what"] == "value")
-    stores.client.hset(key, "count", 2)
-    shard.look(stores.client)
-    assert (seen[-1]["key"], seen[-1]["hash"]["count"], seen[-1]["closing"]["final"]) == (key, "2", "60000")
-
-
 class Parts:
     """Of a testbed, what the observer asks for when it only looks at Redis."""
 
@@ -265,28 +244,3 @@ def test_a_batch_is_published_when_each_shard_has_it(stores: Stores, tmp_path: P
     for what in ("epoch", "feed", "value"):
         assert {entry["shard"] for entry in entries if entry["what"] == what} == {0, 1, 2}
     assert [entry["up"] for entry in entries if entry["what"] == "redis"] == [True]
-
-
-def test_a_prefix_of_one_shard_is_observed_without_numbers(stores: Stores, tmp_path: Path) -> None:
-    parts, history = Parts(stores), History(tmp_path / "history.jsonl")
-    parts.settings["redis"] |= {"prefix": contract.prefixes(stores.prefix, SHARDS)[1], "shards": 1}
-    observer = Observer(cast(Testbed, parts), history, 1, pids=list, metrics=dict)
-    observer.stop()
-    history.close()
-    entries = list(read(history.path))
-    assert (observer.progress, observer.epoch) == ((1, 4), 1)
-    assert [entry["batch"] for entry in entries if entry["what"] == "progress"] == [4]
-    assert not any("shard" in entry for entry in entries)
-
-
-def test_a_shard_that_cannot_be_read_does_not_hide_the_others(stores: Stores, tmp_path: Path) -> None:
-    stores.client.delete(stores.key(1, "changes"))
-    stores.client.set(stores.key(1, "changes"), "no stream")
-    history = History(tmp_path / "history.jsonl")
-    Observer(cast(Testbed, Parts(stores)), history, 1, pids=list, metrics=dict).stop()
-    history.close()
-    entries = list(read(history.path))
-    assert {entry["shard"] for entry in entries if entry["what"] == "feed"} == {0, 2}
-    [down] = [entry for entry in entries if entry["what"] == "redis"]
-    assert not down["up"]
-    assert "WRONGTYPE" in down["why"]

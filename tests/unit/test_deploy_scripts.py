@@ -5,15 +5,14 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from load.servers.web_server import Handler, answering
 from service.spark.places import DEPLOY, ROOT
 
 SPARK_SUBMIT = """#!{python}
@@ -156,37 +155,25 @@ def test_paths_are_right_with_an_exported_cdpath(scripts: Scripts, tmp_path: Pat
     assert environment["LOG4J_CONFIGURATION_FILE"] == str(tmp_path / "deploy" / "log4j2.properties")
 
 
-class _Page(BaseHTTPRequestHandler):
-    """A web page of Spark's that answers /json/, with the server's document."""
+class _Pages:
+    """A web page of Spark's that answers with a document."""
 
-    def do_GET(self) -> None:
-        assert isinstance(self.server, _Pages)
-        self.server.asked.append(self.path)
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(self.server.document).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Print no line for each request."""
-
-
-class _Pages(ThreadingHTTPServer):
     document: Any = None
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Page)
         self.asked: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.url = ""
+
+    def answer(self, request: Handler) -> None:
+        self.asked.append(request.path)
+        request.send_json(200, self.document)
 
 
 @pytest.fixture
 def pages() -> Iterator[_Pages]:
-    with _Pages() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    made = _Pages()
+    with answering(made.answer) as made.url:
+        yield made
 
 
 DRIVER = {"id": "driver-1", "state": "RUNNING", "worker": "worker-1", "starttime": "1700000000000"}

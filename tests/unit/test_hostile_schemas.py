@@ -2,18 +2,18 @@
 
 import gzip
 import json
-import socketserver
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from load.servers.schema_registry import Registry
+from load.servers.web_server import Handler
+from load.servers.web_server import answering as served
 from service import clock
 from service.admission import avro_types, registry
 from service.admission.registry import Client
@@ -177,29 +177,17 @@ def answering(
     """A registry that sends so many pieces to each request; yields its URL and how many it could send."""
     sent = [0]
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            try:
-                self.wfile.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
-                for _ in range(count):
-                    if pause is not None:
-                        pause.wait(0.05)
-                    self.wfile.write(piece)
-                    sent[0] += len(piece)
-            except OSError:
-                return
+    def send(request: Handler) -> None:
+        with suppress(OSError):
+            request.wfile.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
+            for _ in range(count):
+                if pause is not None:
+                    pause.wait(0.05)
+                request.wfile.write(piece)
+                sent[0] += len(piece)
 
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", sent
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(send) as url:
+        yield url, sent
 
 
 def test_an_answer_of_300_megabytes_is_not_read() -> None:

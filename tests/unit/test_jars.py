@@ -1,14 +1,13 @@
 """The jars: what the lock names, what a folder lacks, and how they are fetched without Maven."""
 
 import hashlib
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from load.servers.web_server import Handler, answering
 from service.cli import main
 from service.errors import SetupError
 from service.spark import jars, repository
@@ -34,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-class Maven(ThreadingHTTPServer):
+class Maven:
     """A Maven repository on loopback. `files` are by path, `failures` are answers 503, and `cuts` answers that break
     off, before the first good one."""
 
@@ -43,43 +42,30 @@ class Maven(ThreadingHTTPServer):
         self.failures = 0
         self.cuts = 0
         self.logins: list[str | None] = []
-        super().__init__(("127.0.0.1", 0), _Answers)
+        self.url = ""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/maven"
-
-
-class _Answers(BaseHTTPRequestHandler):
-    server: Maven
-
-    def do_GET(self) -> None:
-        self.server.logins.append(self.headers["Authorization"])
-        content = self.server.files.get(self.path)
+    def answer(self, request: Handler) -> None:
+        self.logins.append(request.headers["Authorization"])
+        content = self.files.get(request.path)
         status = 404 if content is None else 200
-        if self.server.failures:
-            self.server.failures -= 1
+        if self.failures:
+            self.failures -= 1
             status = 503
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content or b"")))
-        self.end_headers()
-        if self.server.cuts and content is not None:
-            self.server.cuts -= 1
+        request.send_response(status)
+        request.send_header("Content-Length", str(len(content or b"")))
+        request.end_headers()
+        if self.cuts and content is not None:
+            self.cuts -= 1
             content = content[:-4]
-        self.wfile.write(content or b"")
-
-    def log_message(self, *_: object) -> None:
-        """Keep the tests' output clean."""
+        request.wfile.write(content or b"")
 
 
 @pytest.fixture
 def maven() -> Iterator[Maven]:
-    with Maven() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    made = Maven()
+    with answering(made.answer) as address:
+        made.url = f"{address}/maven"
+        yield made
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import struct
-from pathlib import Path
 
 import fastavro
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from load.fleet.encode import SCHEMAS, YEAR_2099_MS, AvroEncoder, JsonEncoder, encode, key_of
 from load.fleet.fleet import DAY_MS, HOUR_MS, MEASURES, Fleet, FleetSettings, Kind, Readings, with_outsiders
-from service.errors import SchemaError
 
 START_MS = 1_760_000_000_000
 SCHEMA = {each: fastavro.parse_schema(json.loads((SCHEMAS / f"{each}.avsc").read_text())) for each in (1, 2)}
@@ -61,30 +59,6 @@ def test_ordinary_records_are_the_bytes_that_fastavro_writes() -> None:
     assert len(ids) == 10  # each type under each schema
 
 
-@pytest.mark.parametrize("event_ms", [(1 << 34), (1 << 41) - 1])
-def test_event_times_at_the_ends_of_what_templates_hold(event_ms: int) -> None:
-    fleet, readings, _ = some(n=1)
-    [value] = AvroEncoder(fleet).ordinary(readings, np.array([event_ms]))
-    _, record, rest = decoded(value)
-    assert (record["event_time"].timestamp() * 1000, rest) == (pytest.approx(event_ms), b"")
-
-
-@pytest.mark.parametrize("event_ms", [(1 << 34) - 1, 1 << 41])
-def test_event_times_beyond_them_are_refused(event_ms: int) -> None:
-    fleet, readings, _ = some(n=1)
-    with pytest.raises(ValueError, match="between 1970-07 and 2039-09"):
-        AvroEncoder(fleet).ordinary(readings, np.array([event_ms]))
-
-
-def test_names_of_different_lengths_do_not_mix() -> None:
-    fleet = Fleet(11, FleetSettings(devices=300, rate=1_000))
-    fleet.names[:100] = [f"{name}-and-a-longer-tail" for name in fleet.names[:100]]
-    readings = fleet.readings(0, 2_000, START_MS)
-    event_ms = np.full(len(readings), START_MS)
-    for device, value in zip(readings.device, AvroEncoder(fleet).ordinary(readings, event_ms), strict=True):
-        assert decoded(value)[1]["device_id"] == fleet.names[device]
-
-
 def test_schema_2_is_read_by_readers_of_1_and_the_other_way_round() -> None:
     fleet, readings, event_ms = some()
     for value in encode(AvroEncoder(fleet), fleet, readings, event_ms)[:200]:
@@ -108,20 +82,6 @@ def test_damaged_avro_cannot_be_read(kind: Kind) -> None:
         assert value is not None
         with pytest.raises((EOFError, IndexError, KeyError, AssertionError, MemoryError, OverflowError)):
             decoded(value)
-
-
-def test_an_oversized_record_is_longer_than_what_a_service_admits_by_default() -> None:
-    fleet, readings, event_ms = some(Kind.OVERSIZED)
-    values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
-    longer = [len(value or b"") > 65_536 for value in values]
-    assert longer == (readings.kind == Kind.OVERSIZED).tolist()
-
-
-def test_trailing_bytes_follow_a_whole_record() -> None:
-    fleet, readings, event_ms = some(Kind.TRAILING)
-    values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
-    rests = [decoded(value)[2] for value, kind in zip(values, readings.kind, strict=True) if kind == Kind.TRAILING]
-    assert min(map(len, rests)) > 0
 
 
 def outsider_is_right(kind: Kind, record: dict[str, object], event_ms: int, plain: dict[str, object]) -> None:
@@ -164,23 +124,6 @@ def test_an_outsider_that_can_be_read_is_what_its_kind_says_and_nothing_else(kin
     assert seen > 500
 
 
-def test_json_records_hold_the_reading() -> None:
-    fleet, readings, event_ms = some(evolved=0)
-    for row, value in enumerate(encode(JsonEncoder(fleet), fleet, readings, event_ms)):
-        assert json.loads(value) == record_of(fleet, readings, row, int(event_ms[row]))
-
-
-@pytest.mark.parametrize("kind", sorted(DAMAGED - {Kind.NULL_VALUE}))
-def test_damaged_json_is_no_object(kind: Kind) -> None:
-    fleet, readings, event_ms = some(kind)
-    values = encode(JsonEncoder(fleet), fleet, readings, event_ms)
-    for value in (value for value, each in zip(values, readings.kind, strict=True) if each == kind):
-        try:
-            assert not isinstance(json.loads(value), dict)
-        except ValueError:
-            continue
-
-
 def test_a_null_value_is_none_and_keys_follow_the_device_id() -> None:
     fleet, readings, event_ms = some(Kind.NULL_VALUE)
     values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
@@ -188,12 +131,3 @@ def test_a_null_value_is_none_and_keys_follow_the_device_id() -> None:
     assert key_of(fleet, 3, Kind.RANDOM) == fleet.names[3].encode()
     assert key_of(fleet, 3, Kind.NO_DEVICE) == b""
     assert key_of(fleet, 3, Kind.UNKNOWN_DEVICE) == b"ghost-000003"
-
-
-def test_schemas_that_are_missing_or_others_are_named(tmp_path: Path) -> None:
-    fleet = Fleet(1, FleetSettings(devices=3))
-    with pytest.raises(SchemaError, match=r"1\.avsc"):
-        AvroEncoder(fleet, tmp_path)
-    (tmp_path / "1.avsc").write_text('{"type": "record", "name": "X", "fields": [{"name": "a", "type": "int"}]}')
-    with pytest.raises(SchemaError, match="starts with the fields a"):
-        AvroEncoder(fleet, tmp_path)

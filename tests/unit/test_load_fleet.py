@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from load.fleet.fleet import (
-    DAY_MS,
-    MEASURES,
-    RANGES,
     REFERENCE_QUERY,
     SHARES,
     TYPES,
@@ -50,13 +47,6 @@ def test_the_same_seed_gives_the_same_readings_however_time_is_cut() -> None:
     assert same(joined(pieces), whole)
 
 
-def test_another_seed_gives_other_readings() -> None:
-    settings = FleetSettings(devices=500, rate=1_000)
-    one, two = (Fleet(seed, settings).readings(0, 10_000, START_MS) for seed in (7, 8))
-    assert not np.array_equal(one.values[:100], two.values[:100], equal_nan=True)
-    assert Fleet(7, settings).names != Fleet(8, settings).names
-
-
 @pytest.mark.parametrize("rate", [50.0, 3_000.0, 100_000.0])
 def test_the_rate_counts_records_duplicates_and_dropouts_included(rate: float) -> None:
     fleet = Fleet(3, FleetSettings(devices=2_000, rate=rate, dropout_share=0.5))
@@ -64,22 +54,6 @@ def test_the_rate_counts_records_duplicates_and_dropouts_included(rate: float) -
     span_ms = 600_000 if rate < 10_000 else 10_000
     counts = kinds_of(fleet.readings(0, span_ms, START_MS))
     assert (counts.sum() + counts[Kind.DUPLICATE]) / span_ms * 1000 == pytest.approx(rate, rel=0.03)
-
-
-def test_without_a_rate_devices_send_at_the_interval_of_their_type() -> None:
-    fleet = Fleet(3, FleetSettings(devices=300, dropout_share=0))
-    readings = fleet.readings(0, 60_000, START_MS)
-    for device in range(300):
-        mine = np.sort(readings.due_ms[readings.device == device])
-        assert np.diff(mine) == pytest.approx(TYPES[fleet.type[device]].interval_ms)
-
-
-def test_readings_are_in_the_order_they_are_due_and_uniform_over_time() -> None:
-    readings = Fleet(3, FleetSettings(devices=5_000, rate=20_000, dropout_share=0)).readings(0, 10_000, START_MS)
-    assert np.all(np.diff(readings.due_ms) >= 0)
-    per_tick = np.bincount((readings.due_ms // 20).astype(int), minlength=500)
-    assert per_tick.min() > 250
-    assert per_tick.max() < 550
 
 
 def test_disorder_and_clock_errors_are_bounded_and_there() -> None:
@@ -106,28 +80,6 @@ def test_outsiders_can_be_off_or_one_kind() -> None:
     fleet = Fleet(3, FleetSettings(devices=100, rate=5_000, shares=with_outsiders(0.1, Kind.LATE, Kind.RANDOM)))
     counts = kinds_of(fleet.readings(0, 5_000, START_MS))
     assert set(np.flatnonzero(counts)) == {Kind.ORDINARY, Kind.LATE, Kind.RANDOM}
-
-
-def test_values_are_those_of_the_type_and_in_range() -> None:
-    fleet = Fleet(3, FleetSettings(devices=3_000, rate=20_000))
-    readings = fleet.readings(0, 10_000, START_MS)
-    assert np.array_equal(~np.isnan(readings.values), fleet.has[readings.device])
-    for column, measure in enumerate(MEASURES):
-        taken = readings.values[:, column][~np.isnan(readings.values[:, column])]
-        low, high = RANGES[measure]
-        assert low <= taken.min()
-        assert taken.max() <= high
-        assert np.array_equal(taken, np.round(taken, 2))
-
-
-def test_a_day_has_a_curve() -> None:
-    fleet = Fleet(3, FleetSettings(devices=2_000, dropout_share=0))
-    means = [
-        np.nanmean(fleet.readings(0, 30_000, START_MS - START_MS % DAY_MS + hour * 3_600_000).values[:, 0][fleet_rows])
-        for hour in (3, 15)
-        for fleet_rows in [fleet.type[fleet.readings(0, 30_000, 0).device] == 4]
-    ]
-    assert means[1] - means[0] > 8  # a weather station's swing is +-6 degrees
 
 
 def test_dropouts_are_longer_than_a_gap_and_only_some_devices_have_them() -> None:

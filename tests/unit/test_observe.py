@@ -5,14 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from load.observe.__main__ import main, passes
 from load.observe.receiver import Receiver, problem
 from load.observe.rules import RUNBOOK, anchors, environment, rules
-from load.observe.scene import Played
 from load.observe.scenes import SCENES
-from load.observe.table import page, report
-from load.servers import prometheus
-from service.errors import SetupError
 from service.monitoring import alert_rules
 from tests.alerts import RULES
 
@@ -46,39 +41,9 @@ def test_every_runbook_link_has_its_heading() -> None:
         assert rule.played.anchor in anchors()
 
 
-def test_a_machine_without_prometheus_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match=r"prometheus is not on the PATH\. On Debian: apt-get install prometheus "):
-        prometheus.Prometheus(tmp_path, {}, {})
-
-
-def test_an_unknown_alert_is_named_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "TidemarkNone"]) == SetupError.status
-    assert "no alert and no scene 'TidemarkNone'" in capsys.readouterr().err
-
-
-def test_a_run_passes_when_every_alert_fired_was_notified_and_cleared_and_no_query_is_empty() -> None:
-    every = rules()
-    rows = [Played(name, "input", "a cause", 1.0, True, 2.0, is_shown=True, is_hidden=True) for name in every]
-    figures = report(every, rows, [], 60.0)
-    assert passes(figures)
-    assert not passes({**figures, "cleared": len(every) - 1})
-    assert not passes({**figures, "empty_queries": 1})
-    rows[0].is_shown = False
-    assert report(every, rows, [], 60.0)["different"] == 1
-    assert not passes(report(every, rows, [], 60.0))
-
-
 def test_the_service_evaluates_the_rules_of_the_run(tmp_path: Path) -> None:
     variables = environment(rules(), tmp_path / "run" / "rules.json")
     assert list(alert_rules.rules(variables)) == [rule.played for rule in rules().values()]
-
-
-def test_the_page_of_a_run_names_each_alert() -> None:
-    every = rules()
-    figures = report(every, [Played(name, "input", "a cause", 1.0, True, 2.0) for name in every], [], 60.0)
-    text = page(figures)
-    assert all(f"\n| `{name}` | a cause | 1.0 | 2.0 |" in text for name in every)
 
 
 def notification(receiver: str, runbook: str, summary: str) -> dict[str, object]:
@@ -105,13 +70,6 @@ def test_a_notification_needs_its_receiver_its_link_and_a_summary(
     told = problem(notified, rules()["TidemarkStuck"])
     assert told.startswith(wrong)
     assert bool(told) == bool(wrong)
-
-
-def test_the_receiver_keeps_what_is_posted_by_job_and_alert() -> None:
-    with Receiver() as receiver:
-        receiver._keep(notification("page", "", ""))
-        assert [each.status for each in receiver.of("a", "TidemarkStuck")] == ["firing"]
-        assert receiver.of("b", "TidemarkStuck") == []
 
 
 def test_the_page_in_docs_has_every_rule() -> None:

@@ -4,12 +4,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from load.servers.web import answer
+from load.servers.web_server import Handler, answering
 from service.cli import main
 from service.commands import check, query, support, watch
 from service.errors import SetupError
@@ -69,24 +69,16 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A proxy for everything, which refuses each request; the paths that it was asked for."""
     asked: list[str] = []
 
-    class Proxy(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(403)
-
-        def log_message(self, *_: object) -> None:
-            """Keep the tests' output clean."""
+    def refuse(request: Handler) -> None:
+        asked.append(request.path)
+        request.send_error(403)
 
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    with HTTPServer(("127.0.0.1", 0), Proxy) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with answering(refuse) as url:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
+            monkeypatch.setenv(name, url)
         yield asked
-        proxy.shutdown()
-        thread.join()
 
 
 def test_a_service_is_asked_past_a_proxy(proxied: list[str], tmp_path: Path) -> None:

@@ -1,14 +1,11 @@
 """A soak that is played in parts: one history, and what the observer of a later part has not seen."""
 
-import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from load.faults.history import History, read
 from load.faults.run import parts_of
-from load.faults.shard import Shard
 from load.faults.slopes import slopes
 from service.errors import SetupError
 
@@ -40,34 +37,3 @@ def test_a_part_of_another_row_or_seed_is_refused(tmp_path: Path) -> None:
     for row, seed in (("soak", 7), ("batches", 8)):
         with pytest.raises(SetupError, match="is of the row batches with the seed 7"):
             parts_of(path, row, seed)
-
-
-class Feed:
-    """Of a client of Redis what a look at the feed asks."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[str, dict[str, str]]] = []
-
-    def add(self, number: int, epoch: int) -> None:
-        entry = {"epoch": str(epoch), "batch": str(number), "keys": "[]", "kind": "window"}
-        self.entries.append((f"{number}-0", entry))
-
-    def xrevrange(self, _key: str, count: int) -> Any:
-        return self.entries[-count:]
-
-    def xrange(self, _key: str, first: str, _last: str, count: int) -> Any:
-        if first == "-":
-            return self.entries[:count]
-        after = int(first.removeprefix("(").partition("-")[0])
-        return [each for each in self.entries if int(each[0].partition("-")[0]) > after][:count]
-
-
-@pytest.mark.parametrize(("keep", "seen"), [(True, [2]), (False, [1, 2])])
-def test_the_feed_of_a_former_part_is_seen_once(keep: bool, seen: list[int]) -> None:
-    feed, spans = Feed(), []
-    feed.add(1, epoch=1)
-    shard = Shard("tidemark", 1, lambda _what, **facts: spans.extend(facts["spans"]), random.Random(1), keep=keep)
-    shard._look_at_feed(feed)
-    feed.add(2, epoch=2)
-    shard._look_at_feed(feed)
-    assert [epoch for epoch, _, _ in spans] == seen

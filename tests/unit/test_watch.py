@@ -1,7 +1,6 @@
 """`tidemark status --watch`: what it shows of a service, on a terminal and in a file."""
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -10,12 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from load.servers.web_server import Handler, answering
 from service import clock
 from service.cli import main
 from service.commands import watch
@@ -142,29 +141,19 @@ def test_a_service_of_an_earlier_version_is_watched_without_conditions(
     status = Status("plant7")
     status.becomes("running")
 
-    class Earlier(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(status.document()).encode() if self.path.startswith("/status") else b"no such page"
-            self.send_response(200 if self.path.startswith("/status") else 404)
-            self.end_headers()
-            self.wfile.write(body)
+    def earlier(request: Handler) -> None:
+        is_known = request.path.startswith("/status")
+        request.send_json(*((200, status.document()) if is_known else (404, "no such page")))
 
-        def log_message(self, *_: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Earlier) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        try:
-            shown = of(http.server_address[1])
-            shown.look()
-            assert list(watch.lines(shown)) == ["state running"]
-            assert "the service is of an earlier version, and does not evaluate the alert rules" in seen(shown)
-            config = tmp_path / "tidemark.toml"
-            config.write_text(GOOD + f"\n[metrics]\nport = {http.server_address[1]}\n")
-            assert main(["status", "--config", str(config)]) == 0
-        finally:
-            http.shutdown()
-            thread.join()
+    with answering(earlier) as url:
+        port = int(url.rpartition(":")[2])
+        shown = of(port)
+        shown.look()
+        assert list(watch.lines(shown)) == ["state running"]
+        assert "the service is of an earlier version, and does not evaluate the alert rules" in seen(shown)
+        config = tmp_path / "tidemark.toml"
+        config.write_text(GOOD + f"\n[metrics]\nport = {port}\n")
+        assert main(["status", "--config", str(config)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("plant7: running")
     assert lines[-1] == "the service is of an earlier version, and does not evaluate the alert rules"
