@@ -108,10 +108,10 @@ client: setup
 	  $$made/bin/python -m pytest -q -c clients/python/pyproject.toml clients/python/tests || exit 1; \
 	done
 
-# What users install: the three wheels.
+# What users install: the four wheels.
 $(DIST)/.done: setup
 	@rm -rf $(DIST)
-	@for source in . clients/python clients/dashboard; do \
+	@for source in . clients/python clients/dashboard clients/sql; do \
 	  rm -rf $$source/build && $(PIP) wheel --no-deps --no-build-isolation --wheel-dir $(DIST) ./$$source && rm -rf $$source/build || exit 1; \
 	done
 	@touch $@
@@ -123,7 +123,7 @@ wheel: $(DIST)/.done
 	@for python in $(ON); do \
 	  made=$(CURDIR)/$(BUILD)/installed/$$($$python -c "import sys; print(*sys.version_info[:2], sep='.')") && \
 	  $$python -m venv $$made && echo "installing the wheels on $$made" && \
-	  $$made/bin/python -m pip install -q --disable-pip-version-check "$$(ls $(DIST)/tidemark_service-*.whl)[demo,dashboard]" $(DIST)/tidemark_client-*.whl $(DIST)/tidemark_dashboard-*.whl && \
+	  $$made/bin/python -m pip install -q --disable-pip-version-check "$$(ls $(DIST)/tidemark_service-*.whl)[demo,dashboard,sql]" $(DIST)/tidemark_client-*.whl $(DIST)/tidemark_dashboard-*.whl $(DIST)/tidemark_sql-*.whl && \
 	  (cd $(BUILD)/installed/empty && TIDEMARK_CACHE=$(CURDIR)/$(BUILD)/installed/cache $$made/bin/tidemark demo --for 20s --rate 1000 --devices 500) \
 	  || exit 1; \
 	done
@@ -146,12 +146,12 @@ $(MERMAID) $(AXE): $(INSTALLED)
 	@set -- $(PACKAGE); cd $(@D) && $(CURDIR)/$(BIN)/npm pack --silent $$1@$$2 >/dev/null && \
 	  echo "$$3  $$1-$$2.tgz" | sha256sum --check --quiet && tar xzOf $$1-$$2.tgz package/$$4 > $(@F) && rm $$1-$$2.tgz
 
-$(INSTALLED): requirements.lock pyproject.toml clients/python/pyproject.toml clients/dashboard/pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml $(wildcard clients/*/pyproject.toml)
 	@deploy/need python "$(PYTHON)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
 	@echo "installing the locked packages into $(VENV); the first time this takes a minute or two"
 	@$(PIP) install --no-deps --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python --editable clients/dashboard
+	@$(PIP) install --no-deps --no-build-isolation --editable . --editable clients/python --editable clients/dashboard --editable clients/sql
 # pip leaves it undone where PYTHONDONTWRITEBYTECODE is set; each start of each process would do it again, for 1.5 s of a core.
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib service state schemas clients
 	@touch $@

@@ -200,7 +200,7 @@ def _passes(report: Mapping[str, Any]) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """0 within LIMITS, 1 outside of them, an error's own status if there is no result."""
     parser = argparse.ArgumentParser(prog="make newcomer", description="From the wheels and a topic to a value.")
-    parser.add_argument("--wheels", type=Path, required=True, metavar="FOLDER", help="the three wheels")
+    parser.add_argument("--wheels", type=Path, required=True, metavar="FOLDER", help="the wheels")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the report")
     args = parser.parse_args(argv)
     return reported(lambda: measure(args.wheels), args.json, _passes)

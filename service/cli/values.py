@@ -164,10 +164,11 @@ def sql(
     tidemark sql "select device, start, count from sessions where state = 'open' order by count desc limit 10"
     """
     from service import settings
-    from service.commands import sql
+    from service.commands import extra
 
     if json and csv:
         message = "--json and --csv are two forms: give one"
         raise typer.BadParameter(message)
     text = sys.stdin.read() if question == "-" else question
+    sql = extra.command("tidemark_sql", "sql")
     sql.show(sql.ask(settings.load(config), text), "json" if json else "csv" if csv else "table")

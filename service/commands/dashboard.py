@@ -1,13 +1,12 @@
 """Serve the dashboard page: hand over to the package tidemark-dashboard, with what the settings say of Redis and the service."""
 
-import importlib
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from service.errors import SetupError
+from service.commands import extra
 from service.monitoring import pages, status
 from service.settings.settings import Settings
 from service.settings.several import name_of
@@ -20,12 +19,7 @@ def serve(settings: Settings, config: Path, words: Sequence[str]) -> int:
 
     Raises SetupError when the package is not installed.
     """
-    try:
-        command = importlib.import_module(f"{PACKAGE}.command")
-    except ModuleNotFoundError as error:
-        what = f"The dashboard page is not installed: there is no module {error.name}"
-        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark-service[dashboard]") from error
-    return int(command.main([*options(settings, config), *words]))
+    return int(extra.command(PACKAGE, "dashboard").main([*options(settings, config), *words]))
 
 
 def options(settings: Settings, config: Path) -> list[str]:

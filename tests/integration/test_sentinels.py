@@ -16,10 +16,10 @@ from service.errors import SinkError
 from service.redis import client as redis_client
 from service.redis.keys import Keys
 from service.redis.link import Budget, Link, Place
-from service.sql import question
 from tests.integration.world import World
 from tests.stream.records import reading
 from tidemark_client import AsyncClient, Client, UnavailableError
+from tidemark_sql import question
 
 pytestmark = pytest.mark.integration
 

@@ -28,9 +28,7 @@ from service.reference.attributes import Index
 from service.settings import ParquetOutlet, Settings
 from state.statistics import Shown
 from tests.outputs import MINUTE, T0, changed, changes, device, session, window_table, windows
-
-pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark-service[sql]")
-from service.sql import live, question
+from tidemark_sql import live, question
 
 pytestmark = pytest.mark.integration
 

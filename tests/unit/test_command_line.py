@@ -186,7 +186,6 @@ def test_a_wrong_command_line_or_file_is_a_message_and_no_traceback(
 def test_sql_without_the_file_of_redis_password_is_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("duckdb")
     monkeypatch.chdir(tmp_path)
     Path("tidemark.toml").write_text(SETTINGS.replace("[metrics]", 'password_file = "none"\n[metrics]'))
     assert main(["sql", "select 1 from windows"]) == SettingsError.status

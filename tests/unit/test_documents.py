@@ -15,6 +15,7 @@ PAGES = [
     "docs/decisions/README.md",
     "clients/python/README.md",
     "clients/dashboard/README.md",
+    "clients/sql/README.md",
     "deploy/runbook.md",
     "schemas/redis.md",
     *sorted(each.relative_to(ROOT).as_posix() for each in (ROOT / "docs").glob("*.md")),

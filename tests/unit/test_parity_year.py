@@ -2,16 +2,12 @@
 
 import math
 
-import pytest
-
 from load.parity import year
 from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.settings import View
 from state import windows
 from tests.unit.test_view_statistics import folded
-
-pytest.importorskip("duckdb", reason="DuckDB is not installed: it is of the extra tidemark-service[sql]")
 
 
 def test_days_and_months_of_four_zones_are_those_of_sql(monkeypatch):

@@ -14,7 +14,7 @@ from service.redis.client import _PasswordFile
 from service.reference.database import _options
 from service.settings import Kafka, Redis, Reference
 from service.settings.settings import Registry
-from service.sql import question
+from tidemark_sql import question
 
 
 def kafka(secret: Path) -> object:

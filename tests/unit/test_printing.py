@@ -3,12 +3,13 @@
 import json
 from decimal import Decimal
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from load.fleet.payloads import PAGE, TERMINAL
-from service.commands import sql
 from service.printing import document, printable, say
+from tidemark_sql import command as sql
 
 
 @pytest.mark.parametrize("payload", TERMINAL + PAGE)
@@ -34,7 +35,6 @@ def test_what_is_harmless_is_printed_as_it_is() -> None:
 
 
 def test_a_sum_of_whole_numbers_is_a_number_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    duckdb = pytest.importorskip("duckdb")
     answer = duckdb.connect().execute("select sum(n) as readings from (select 5::bigint as n)").to_arrow_table()
     sql.show(answer, "json")
     assert json.loads(capsys.readouterr().out) == [{"readings": 5}]

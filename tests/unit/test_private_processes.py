@@ -16,6 +16,7 @@ from service.commands import dashboard
 from service.daemon import probe
 from service.settings import Kafka
 from tests.unit.test_views_command import SITE, TEXT
+from tidemark_sql import question
 
 OPEN = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
 """The environment of a shell."""
@@ -57,7 +58,6 @@ def test_jars_are_for_every_user_of_the_host(tmp_path: Path) -> None:
 def test_a_question_in_sql_has_bounded_memory_and_leaves_nothing_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    question = pytest.importorskip("service.sql.question")
     here, spill = tmp_path / "here", tmp_path / "spill"
     here.mkdir()
     monkeypatch.chdir(here)

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, what is not, and that the three distributions have one version."""
+"""The wheel: what is in it, what is not, and that the distributions have one version."""
 
 import re
 import shutil
@@ -19,6 +19,7 @@ from service.version import DISTRIBUTION, version
 
 SOURCES = ("service", "state", "schemas", "deploy", "load", "pyproject.toml", "README.md", "LICENSE")
 PROGRAMS = ("run", "submit", "driver", "master", "worker", "secret")
+CLIENTS = ("clients/python", "clients/dashboard", "clients/sql")
 MISSION = ("pyspark", "confluent-kafka", "fastavro", "redis", "prometheus-client", "great-expectations")
 
 
@@ -93,11 +94,17 @@ def test_the_wheel_needs_the_packages_of_the_mission_in_ranges_the_tested_pyspar
     assert [each for each in required if "==" in each] == pinned
 
 
-def test_the_three_distributions_have_one_version_and_ask_for_each_other_s() -> None:
+def test_the_distributions_have_one_version_and_ask_for_each_other_s() -> None:
     number = project()["version"]
-    assert {project(f"clients/{name}")["version"] for name in ("python", "dashboard")} == {number}
+    assert {project(each)["version"] for each in CLIENTS} == {number}
     assert f"tidemark-client=={number}" in project("clients/dashboard")["dependencies"]
-    assert project()["optional-dependencies"]["dashboard"] == [f"tidemark-dashboard=={number}"]
+    sql = project("clients/sql")["dependencies"]
+    assert {each for each in sql if each.startswith("tidemark")} == {
+        f"tidemark-client=={number}",
+        f"tidemark-service=={number}",
+    }
+    extras = project()["optional-dependencies"]
+    assert (extras["dashboard"], extras["sql"]) == ([f"tidemark-dashboard=={number}"], [f"tidemark-sql=={number}"])
 
 
 def test_a_worker_of_spark_imports_the_installed_package_wherever_the_service_is_started(tmp_path: Path) -> None:
@@ -114,8 +121,13 @@ def test_a_worker_of_spark_imports_the_installed_package_wherever_the_service_is
 
 
 def test_the_distributions_have_names_that_are_not_of_another_project() -> None:
-    names = {folder: project(folder)["name"] for folder in (".", "clients/python", "clients/dashboard")}
-    assert names == {".": DISTRIBUTION, "clients/python": "tidemark-client", "clients/dashboard": "tidemark-dashboard"}
+    names = {folder: project(folder)["name"] for folder in (".", *CLIENTS)}
+    assert names == {
+        ".": DISTRIBUTION,
+        "clients/python": "tidemark-client",
+        "clients/dashboard": "tidemark-dashboard",
+        "clients/sql": "tidemark-sql",
+    }
     assert project()["scripts"] == {"tidemark": "service.cli:program"}
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "clients").glob("*/README.md")]
     of_another = re.compile(r"pip install [^`\n]*\btidemark(?![-_\w./])")

@@ -7,8 +7,8 @@ from pyspark.errors import PySparkException
 from service.errors import CheckpointError
 from service.settings import Settings
 from service.spark import session
-from service.sql.columns import STATE
 from state import codec, reader
+from tidemark_sql.columns import STATE
 
 
 def table(settings: Settings) -> pa.Table:

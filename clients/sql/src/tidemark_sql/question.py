@@ -14,10 +14,10 @@ from service.errors import QuestionError, SettingsError, SinkError, SinkRefusedE
 from service.redis import client as redis_client
 from service.settings import Redis, Settings
 from service.settings.section import read_secret
-from service.sql import columns, history, statement, stored
-from service.sql.live import Live, Watch
-from service.sql.statement import TEXTS, Statement
 from tidemark_client import Client, RefusedError, TidemarkClientError, UnavailableError
+from tidemark_sql import columns, history, statement, stored
+from tidemark_sql.live import Live, Watch
+from tidemark_sql.statement import TEXTS, Statement
 
 LIVE = ("windows", "sessions", "devices")
 MEMORY, SPILLED = "1GiB", "8GiB"

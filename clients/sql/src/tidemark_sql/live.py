@@ -13,12 +13,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from service.errors import QuestionError
-from service.sql import columns
-from service.sql.statement import Bounds, Statement
 from tidemark_client import Client
 from tidemark_client.names import Names
 from tidemark_client.steps import Owners, Query, Scan, Steps
 from tidemark_client.values import Meta, View, closed_by
+from tidemark_sql import columns
+from tidemark_sql.statement import Bounds, Statement
 
 STEP = 2_000
 """Hashes in one round trip."""

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 from service.errors import OutletError, SettingsError
 from service.outlets.tables import NEWEST, WINDOW_KEY, windows_schema
 from service.settings import ParquetOutlet, Settings
-from service.sql.statement import Bounds, Statement
+from tidemark_sql.statement import Bounds, Statement
 
 SCHEMA = windows_schema()
 _PARTITIONS = ds.partitioning(pa.schema({"view": pa.string(), "day": pa.string()}), flavor="hive")

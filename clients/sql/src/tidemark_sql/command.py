@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from service.commands import progress
-from service.errors import SetupError
 from service.printing import aligned, document, printable, say
 from service.settings import Settings
+from tidemark_sql import question
 
 WIDTH = 80
 """Columns of the output where it is no terminal."""
@@ -31,12 +31,7 @@ _PART = 10_000
 
 
 def ask(settings: Settings, text: str) -> pa.Table:
-    """Return the answer. Raises SetupError where DuckDB is not installed, and as service.sql.question.answer."""
-    try:
-        from service.sql import question  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        what = f"tidemark sql needs the package {error.name}, which is not installed"
-        raise SetupError(what, remedy="Install Tidemark's wheel with its extra: tidemark-service[sql]") from error
+    """Return the answer, with a progress bar on a terminal. Raises as tidemark_sql.question.answer."""
     with progress.bar("keys") as watch:
         return question.answer(settings, text, watch)
 
