@@ -136,7 +136,7 @@ MUTATIONS = (
         "a backfill that was cut off begins again with its oldest part",
         "outlets have the values of the parts that were done twice",
         ("P1",),
-        (Edit("service/recompute/job_log.py", 'found["reached_ms"]', "new.reached_ms"),),
+        (Edit("service/recompute/job_log.py", "found.reached_ms", "new.reached_ms"),),
         (_BACKFILL,),
     ),
     Mutation(
