@@ -113,10 +113,7 @@ class Scope:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "Scope":
-        """Return the scope of a document, which an older version wrote without outlets, or with less of a view.
-
-        Raises KeyError, ValueError, TypeError or AttributeError for a damaged one.
-        """
+        """Return the scope of a document. Raises KeyError, ValueError, TypeError or AttributeError for a damaged one."""
         views = {name: EntryView.parse(each) for name, each in document["views"].items()}
         outlets = document.get("outlets")
         return cls(views, None if outlets is None else tuple(outlets))
@@ -203,17 +200,14 @@ class Outbox:
         try:
             changes = [codec.unpack_changes(payload) for payload in payloads]
         except codec.CodecError as error:
-            raise self._damaged(stored.name, error) from error
+            raise document.damaged(self.files, stored.name, error) from error
         windows = concat([each.windows for each in changes])
         views = Scope.parse(header).views
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
 
-    def has(self, position: Position) -> bool:
-        """Whether an entry is stored."""
-        return position.name in self.files.names(FOLDER)
-
-    def entries(self, newest: int) -> list[Stored]:
-        """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again.
+    def entries(self, newest: int, beside: Position) -> list[Stored]:
+        """Return the entries in order, and remove those that come again: of batches after `newest`, which are not committed, and
+        of entries beside a batch those after `beside`, which the file of silence.py does not name.
 
         What comes again keeps the time of the first attempt: an outlet lacks it since then.
         """
@@ -221,14 +215,15 @@ class Outbox:
         for name in self.files.names(FOLDER):
             if not name[:12].isdigit():
                 continue
-            if int(name[:12]) > newest:
+            batch, part = int(name[:12]), int(name[13:19])
+            if batch > newest or (part and (batch, part) > (beside.batch, beside.part)):
                 with suppress(CheckpointError):  # damaged: only its time is lost
                     again = self._stored(name)
                     self._first_ms[again.position.batch, again.position.part] = again.at_ms
                 self.files.remove(f"{FOLDER}/{name}")
             else:
                 found.append(self._stored(name))
-        return sorted(found, key=lambda stored: _order(stored.position))
+        return sorted(found, key=lambda each: (each.position.epoch, each.position.batch, each.position.part))
 
     def remove(self, name: str) -> None:
         """Remove an entry that was written under a name, and that every outlet has, or another entry has taken."""
@@ -252,18 +247,11 @@ class Outbox:
                 at += size
             return header, payloads
         except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            raise self._damaged(name, error) from error
-
-    def _damaged(self, name: str, error: Exception) -> CheckpointError:
-        return document.damaged(self.files, name, error)
+            raise document.damaged(self.files, name, error) from error
 
 
 def _position(header: dict[str, Any]) -> Position:
     return Position.parse(json.dumps(header["position"]))
-
-
-def _order(position: Position) -> tuple[int, int, int]:
-    return position.epoch, position.batch, position.part
 
 
 def _sessions(changes: Sequence[Changes]) -> pa.Table:
