@@ -3,7 +3,7 @@
 In memory a column is a NumPy array of `bytes`, in tables an Arrow array of `TYPE`. No bytes at all are an empty list.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,13 @@ def are_new(owner: Ints, number: Ints) -> Bools:
     is_new = np.ones(len(owner), np.bool_)
     is_new[1:] = (owner[1:] != owner[:-1]) | (number[1:] != number[:-1])
     return is_new
+
+
+def pair(reduce: Callable[[Blobs, Ints], Blobs], left: Blobs, right: Blobs) -> Blobs:
+    """Merge row i of both for each i, by a function that merges the rows `heads[i] .. heads[i + 1] - 1` of a column."""
+    rows = np.empty(2 * len(left), np.object_)
+    rows[::2], rows[1::2] = left, right
+    return reduce(rows, np.arange(0, len(rows), 2)) if len(rows) else rows
 
 
 def split(words: Ints, sizes: Ints) -> Blobs:

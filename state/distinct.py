@@ -51,13 +51,6 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     return blobs.split(hashed[rank < MOST], np.minimum(lengths, MOST))
 
 
-def pair(left: Blobs, right: Blobs) -> Blobs:
-    """Return the sketch of row i of both for each i."""
-    rows = np.empty(2 * len(left), np.object_)
-    rows[::2], rows[1::2] = left, right
-    return reduce(rows, np.arange(0, len(rows), 2)) if len(rows) else rows
-
-
 def number(column: Blobs) -> Ints:
     """Return the number of devices of each sketch."""
     hashed, lengths = blobs.join(column)

@@ -93,13 +93,6 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     return _merged(level, owner, number, parts.count).pack()
 
 
-def pair(left: Blobs, right: Blobs) -> Blobs:
-    """Return the sketch of row i of both for each i."""
-    rows = np.empty(2 * len(left), np.object_)
-    rows[::2], rows[1::2] = left, right
-    return reduce(rows, np.arange(0, len(rows), 2)) if len(rows) else rows
-
-
 def unpack(column: Blobs) -> Sketches:
     """Return the sketches in lists."""
     words, sizes = blobs.join(column)

@@ -134,6 +134,23 @@ def _value_at(name: str, time: str, edge: np.ufunc, at: Callable[[PaneReadings],
     return Column(name, pa.float64(), fold, reduce, pair)
 
 
+def _lists(
+    name: str,
+    fold: Callable[[PaneReadings], Values],
+    reduce: Callable[[blobs.Blobs, Ints], blobs.Blobs],
+    settle: Callable[[Values, int, int | None], Values] | None = None,
+) -> Column:
+    """Return a column of lists (state/blobs.py)."""
+    return Column(
+        name,
+        blobs.TYPE,
+        fold,
+        lambda columns, heads: reduce(columns[name], heads),
+        lambda left, right: blobs.pair(reduce, left[name], right[name]),
+        settle,
+    )
+
+
 def _count(panes: PaneReadings) -> Values:
     return panes.counts
 
@@ -182,26 +199,12 @@ COLUMNS: Mapping[str, Column] = {
         _merged_by(np.maximum, "last", pa.int64(), _last),
         _value_at("first_value", "first", np.minimum, _first),
         _value_at("last_value", "last", np.maximum, _last),
-        Column(
-            "quantiles",
-            blobs.TYPE,
-            lambda panes: quantiles.fold(panes.values, panes.starts, panes.counts),
-            lambda columns, heads: quantiles.reduce(columns["quantiles"], heads),
-            lambda left, right: quantiles.pair(left["quantiles"], right["quantiles"]),
-        ),
-        Column(
-            DEVICES,
-            blobs.TYPE,
-            _devices,
-            lambda columns, heads: distinct.reduce(columns[DEVICES], heads),
-            lambda left, right: distinct.pair(left[DEVICES], right[DEVICES]),
-        ),
-        Column(
+        _lists("quantiles", lambda of: quantiles.fold(of.values, of.starts, of.counts), quantiles.reduce),
+        _lists(DEVICES, _devices, distinct.reduce),
+        _lists(
             TRAIL,
-            blobs.TYPE,
-            lambda panes: trails.fold(panes.values, panes.event_ms, panes.starts, panes.counts),
-            lambda columns, heads: trail_groups.reduce(columns[TRAIL], heads),
-            lambda left, right: trail_groups.pair(left[TRAIL], right[TRAIL]),
+            lambda of: trails.fold(of.values, of.event_ms, of.starts, of.counts),
+            trail_groups.reduce,
             trail_groups.settle,
         ),
     )

@@ -67,11 +67,6 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     return reduced
 
 
-def pair(left: Blobs, right: Blobs) -> Blobs:
-    """As trails.pair."""
-    return trails.pair(left, right, reduce)
-
-
 def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:
     """As trails.settle."""
     of_groups = are_groups(column)

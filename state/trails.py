@@ -23,7 +23,6 @@ other reading.
 docs/decisions/0064-trails-of-readings.md compares with other ways.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -153,13 +152,6 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     hold = np.maximum.reduceat(parts.hold, heads)
     merged = Trails(hold, kind, start, runs, owner[stays], ms[stays], value[stays])
     return merged.pack(np.maximum.reduceat(lengths, heads) == 0)
-
-
-def pair(left: Blobs, right: Blobs, reduce: Callable[[Blobs, Ints], Blobs] = reduce) -> Blobs:
-    """Return the trail of row i of both for each i."""
-    rows = np.empty(2 * len(left), np.object_)
-    rows[::2], rows[1::2] = left, right
-    return reduce(rows, np.arange(0, len(rows), 2)) if len(rows) else rows
 
 
 def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:

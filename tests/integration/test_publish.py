@@ -613,7 +613,9 @@ def carrying(before: float) -> pa.RecordBatch:
     earlier = trails.fold(np.array([before]), start - 10_000, np.zeros(1, np.intp), one)
     both = [trails.held(each, start, 60_000) for each in (blobs.of_column(array(table["trail"])), earlier)]
     number = table.schema.get_field_index("trail")
-    return changed(table.set_column(number, table.schema.field(number), pa.array(trails.pair(*both), blobs.TYPE)))
+    return changed(
+        table.set_column(number, table.schema.field(number), pa.array(blobs.pair(trails.reduce, *both), blobs.TYPE))
+    )
 
 
 def test_a_window_whose_carried_reading_changes_is_written_with_the_same_count(target: Target) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from load.judge.statistics import tolerance
-from state import distinct
+from state import blobs, distinct
 from tests.examples import examples
 
 MANY = distinct.hashes(pa.array([f"device-{number:06d}" for number in range(100_000)]))
@@ -29,7 +29,7 @@ def test_merging_in_any_order_and_with_any_cuts_gives_the_same_bytes(parts, rng)
     rest = [sketch(part) for part in parts]
     while len(rest) > 1:
         rng.shuffle(rest)
-        rest.append(distinct.pair(rest.pop(), rest.pop()))
+        rest.append(blobs.pair(distinct.reduce, rest.pop(), rest.pop()))
     assert rest[0].tolist() == [whole]
     together = np.concatenate([sketch(part) for part in parts])
     assert distinct.reduce(together, np.zeros(1, np.int64)).tolist() == [whole]
@@ -50,7 +50,7 @@ def test_large_parts_that_overlap_merge_to_the_sketch_of_all_and_stay_bounded():
     merged = distinct.reduce(column, np.zeros(1, np.int64))
     assert merged.tolist() == sketch(set(np.concatenate(parts).tolist())).tolist()
     assert len(merged[0]) == 8 * distinct.MOST
-    pairs = distinct.pair(merged, column[:1])
+    pairs = blobs.pair(distinct.reduce, merged, column[:1])
     assert pairs.tolist() == merged.tolist()
 
 
@@ -67,4 +67,4 @@ def test_an_empty_list_is_no_device():
     column[:] = [b"", sketch([5])[0]]
     assert distinct.number(column).tolist() == [0, 1]
     assert distinct.reduce(column, np.array([0])).tolist() == [column[1]]
-    assert len(distinct.pair(column[:0], column[:0])) == 0
+    assert len(blobs.pair(distinct.reduce, column[:0], column[:0])) == 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from load.judge.statistics import PLAIN, tolerance
-from state import quantiles
+from state import blobs, quantiles
 from tests.examples import examples
 
 LARGEST = 1e140
@@ -42,7 +42,7 @@ def merged(sketches, rng):
         column = np.empty(many, np.object_)
         column[:] = some
         if many == 2:
-            (one,) = quantiles.pair(column[:1], column[1:])
+            (one,) = blobs.pair(quantiles.reduce, column[:1], column[1:])
         else:
             (one,) = quantiles.reduce(column, np.zeros(1, np.int64))
         rest.append(one)
@@ -123,7 +123,7 @@ def test_a_small_part_and_a_large_one_merge_to_the_sketch_of_both():
     small, large = [20.0, -1.5, 1e-300], [float(value) for value in range(100)]
     column = folded([small, large])
     assert quantiles.unpack(column).level.tolist() == [0, quantiles.COARSE]
-    assert quantiles.pair(column[:1], column[1:]).tolist() == folded([small + large]).tolist()
+    assert blobs.pair(quantiles.reduce, column[:1], column[1:]).tolist() == folded([small + large]).tolist()
 
 
 def test_an_empty_list_is_a_sketch_without_values():
@@ -133,5 +133,5 @@ def test_an_empty_list_is_a_sketch_without_values():
     found = quantiles.unpack(column).quantile(50)
     assert math.isnan(found[0])
     assert found[1] == 2.0
-    assert quantiles.pair(column[:1], column[:1]).tolist() == [b""]
-    assert len(quantiles.pair(column[:0], column[:0])) == 0
+    assert blobs.pair(quantiles.reduce, column[:1], column[:1]).tolist() == [b""]
+    assert len(blobs.pair(quantiles.reduce, column[:0], column[:0])) == 0

@@ -63,7 +63,7 @@ def test_any_order_within_the_delay_with_any_cuts_gives_the_bits_of_one_pass(rea
         size = rng.randint(1, 40)
         batch, at = arrival[at : at + size], at + size
         tasks = [batch[number::3] for number in range(3)]
-        state = trails.pair(state, merged([part(task) for task in tasks if task]))
+        state = blobs.pair(trails.reduce, state, merged([part(task) for task in tasks if task]))
         watermark = min([ms for ms, _ in arrival[at:]], default=10_000)
         state = trails.settle(state, rng.choice((watermark, rng.randint(0, watermark))), None)
     whole = numbers(part(readings))
@@ -76,7 +76,7 @@ def test_any_order_within_the_delay_with_any_cuts_gives_the_bits_of_one_pass(rea
 @hypothesis.given(some_readings | many_readings, st.sampled_from([2.0**16, 4.0, 1e9]))
 def test_a_step_down_of_a_counter_that_wraps_counts_up_to_there_and_from_zero(readings, wraps_at):
     counters = [(ms, float(int(abs(value)) % int(wraps_at))) for ms, value in readings]
-    folded = trails.settle(trails.pair(np.array([b""], np.object_), part(counters)), 5_000, None)
+    folded = trails.settle(blobs.pair(trails.reduce, np.array([b""], np.object_), part(counters)), 5_000, None)
     column = np.concatenate([folded, part(counters), folded])
     start, end = np.zeros(3, np.int64), np.full(3, 10_000)
     walked = trails.Walked(column, start, end, np.array([wraps_at, wraps_at, np.nan]))
@@ -89,7 +89,9 @@ def test_readings_behind_the_watermark_take_bounded_room():
     state = np.array([b""], np.object_)
     readings = [(10 * number, float(number % 7)) for number in range(1_000)]
     for at in range(0, 1_000, 50):
-        state = trails.settle(trails.pair(state, part(readings[at : at + 50])), 10 * (at + 40), trails.MOST)
+        state = trails.settle(
+            blobs.pair(trails.reduce, state, part(readings[at : at + 50])), 10 * (at + 40), trails.MOST
+        )
         assert len(state[0]) <= 8 * (3 + 17 + 2 * (10 + trails.FOLD_FROM))
     assert numbers(state) == numbers(part(readings))
     assert_plain(numbers(state), readings)
@@ -117,15 +119,15 @@ def test_a_window_with_too_many_readings_above_the_watermark_loses_its_statistic
     assert not math.isnan(numbers(trails.settle(part(readings), 0, None))["increase"])
     # Readings that are folded do not count, and a lost trail stays lost.
     assert numbers(trails.settle(part(readings), 200, 40))["coverage"] == 1.0
-    again = trails.settle(trails.pair(lost, part([(9_000, 1.0)])), 10_000, 40)
+    again = trails.settle(blobs.pair(trails.reduce, lost, part([(9_000, 1.0)])), 10_000, 40)
     assert all(math.isnan(value) for value in numbers(again).values())
 
 
 def test_a_reading_inside_of_what_is_folded_loses_the_statistics_instead_of_falsifying_them():
     folded = trails.settle(part([(10 * number, 1.0) for number in range(40)]), 300, None)
     for late in ((5, 2.0), (290, 2.0)):
-        assert all(math.isnan(value) for value in numbers(trails.pair(folded, part([late]))).values())
-    assert not math.isnan(numbers(trails.pair(folded, part([(300, 2.0)])))["increase"])
+        assert all(math.isnan(value) for value in numbers(blobs.pair(trails.reduce, folded, part([late]))).values())
+    assert not math.isnan(numbers(blobs.pair(trails.reduce, folded, part([(300, 2.0)])))["increase"])
 
 
 def test_a_window_that_began_without_a_trail_has_no_numbers():
