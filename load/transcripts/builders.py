@@ -82,7 +82,7 @@ class Builders:
         self._output: dict[str, dict[str, Any]] = {}
         self._ends: dict[str, int] = {}
         self._tables: Tables | None = None
-        self._times = event_time.Log.of(spark, str(folder / "checkpoint"))
+        self._times = event_time.Log(Local(folder / "checkpoint"))
         self._silence = Silence(Outbox(Local(folder / "checkpoint")))
         self._windows: list[pa.Table] = []
         self._begin()
@@ -226,7 +226,7 @@ class Builders:
             Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due), Scope({})
         )
         if entry is not None:
-            self._leave(codec.unpack_changes(entry[1]), "idle")
+            self._leave(self._silence.outbox.load(entry).windows, "idle")
         self._finish(line_ms, "idle")
 
     def _finish(self, line_ms: int, closed_by: str) -> None:
@@ -251,7 +251,7 @@ class Builders:
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.FINALS:
-                self._leave(self._silence.final(batch, codec.unpack_changes(row["payload"])), "watermark")
+                self._leave(self._silence.final(batch, codec.unpack_changes(row["payload"])).windows, "watermark")
             elif row["kind"] == row_schemas.TIMES:
                 self._times.note(batch, EventTime.unpack(row["payload"]))
             elif row["kind"] == row_schemas.COUNTS:
@@ -261,10 +261,10 @@ class Builders:
                     item = reject(each["offset"] - self._begins + 1, each["index"])
                     self._output[item] = {"reason": each["reason"]}
 
-    def _leave(self, changes: Changes, closed_by: str) -> None:
+    def _leave(self, windows: pa.Table, closed_by: str) -> None:
         """As service/outlets/delivery.py does."""
         shown = {view.name: view.shown for view in self._settings.views}
-        for each in outlet_tables.windows(changes.windows, shown, 1, self._steps, closed_by).to_pylist():
+        for each in outlet_tables.windows(windows, shown, 1, self._steps, closed_by).to_pylist():
             start_ms = round(each["start"].timestamp() * 1000)
             item = f"left {each['view']}/{each['measure']}/{each['key']}/{start_ms}"
             self._output[item] = {name: each[name] for name in FIELDS["left"]}

@@ -13,7 +13,7 @@ from service.commands import compatibility
 from service.commands.finding import Line, failed, ok
 from service.errors import OutletError, ReferenceDataError
 from service.kafka import source
-from service.outlets import kinds
+from service.outlets import publication
 from service.pipeline import builder, failure
 from service.quality import sample
 from service.recompute import sources
@@ -143,7 +143,7 @@ def outlets(settings: Settings) -> Iterator[Line]:
     spark = session.build(settings, master="local[1]", is_brief=True)
     for each in settings.outlets:
         try:
-            yield ok(f"outlet {each.name}", kinds.outlet(each, settings, spark).check())
+            yield ok(f"outlet {each.name}", publication.outlet(each, settings, spark).check())
         except OutletError as error:
             yield failed(f"outlet {each.name}", error)
 

@@ -29,7 +29,7 @@ from service.kafka import topics
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from service.monitoring.monitor import Monitor
-from service.outlets import kinds
+from service.outlets import publication
 from service.outlets.outbox import EpochBehindError
 from service.pipeline import failure
 from service.pipeline.term import Term
@@ -219,7 +219,9 @@ class Runner:
             never_sent = NeverSent(term)
             cleanup.callback(never_sent.close)
             never_sent.start()
-            term.outlets = kinds.outlets(spark, settings, epoch, position.batch - 1 if position else -1, self.metrics)
+            term.outlets = publication.of_term(
+                spark, settings, epoch, position.batch - 1 if position else -1, self.metrics
+            )
             if term.outlets is not None:
                 cleanup.callback(term.outlets.close)
                 self.metrics.outlets.watch(term.outlets.progress)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,11 +45,20 @@ class Progress:
     failed_ms: int | None = None
 
 
+class Watcher(Protocol):
+    """Gets what happens to the outlets, by their names; any thread may call."""
+
+    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
+        """An entry is in the outlet."""
+
+    def outlet_fails(self, outlet: str) -> None:
+        """An attempt failed."""
+
+
 class Delivery:
     """One outlet. Entries are added in the thread of the query, and written in the delivery's own.
 
-    `done` is called after each entry that the outlet has. `on_write` gets the rows and bytes of an entry that was written,
-    `on_failure` is called after each failed attempt.
+    `done` is called after each entry that the outlet has.
     """
 
     def __init__(
@@ -58,23 +68,18 @@ class Delivery:
         settings: Settings,
         outbox: Outbox,
         epoch: int,
-        *,
-        done: Callable[[Stored], None] = lambda _: None,
-        on_write: Callable[[int, int], None] = lambda _rows, _bytes: None,
-        on_failure: Callable[[], None] = lambda: None,
+        done: Callable[[Stored], None],
+        watcher: Watcher,
     ) -> None:
         self.options = options
         self.is_behind = False
         """Whether batches no longer wait for the outlet, until it has all entries."""
         self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
-        self._done, self._on_write, self._on_failure = done, on_write, on_failure
+        self._done, self._watcher = done, watcher
         self._id = identity(options.name, settings)
         self._measures = tuple(settings.measures)
-        self._pending: deque[Stored] = deque()
-        self._pending_bytes, self._pending_names = (
-            0,
-            set[str](),
-        )  # an outlet that is away for a day lacks 100,000 entries
+        self._pending: deque[Stored] = deque()  # an outlet that is away for a day lacks 100,000 entries
+        self._pending_bytes, self._pending_names = 0, set[str]()
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._reached: Position | None = None
@@ -182,7 +187,7 @@ class Delivery:
                 entry = self._set_aside(entry, error.messages)
                 written = self._outlet.write(entry)
             failpoint.hit("half_delivered")
-            self._on_write(entry.rows.num_rows, written)
+            self._watcher.outlet_writes(self.options.name, entry.rows.num_rows, written)
             if self._refused:  # an operator may have written the rows, and removed the files
                 self._count_refused()
         self._reached = entry.position
@@ -231,7 +236,7 @@ class Delivery:
             if is_new:
                 self._failed_ms = clock.now_ms()
             self._changed.notify_all()
-        self._on_failure()
+        self._watcher.outlet_fails(self.options.name)
         if is_new:
             _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
 

@@ -113,10 +113,7 @@ class Scope:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "Scope":
-        """Return the scope of a document, which an older version wrote without outlets, or with less of a view.
-
-        Raises KeyError, ValueError, TypeError or AttributeError for a damaged one.
-        """
+        """Return the scope of a document. Raises KeyError, ValueError, TypeError or AttributeError for a damaged one."""
         views = {name: EntryView.parse(each) for name, each in document["views"].items()}
         outlets = document.get("outlets")
         return cls(views, None if outlets is None else tuple(outlets))
@@ -208,12 +205,9 @@ class Outbox:
         views = Scope.parse(header).views
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
 
-    def has(self, position: Position) -> bool:
-        """Whether an entry is stored."""
-        return position.name in self.files.names(FOLDER)
-
-    def entries(self, newest: int) -> list[Stored]:
-        """Return the entries in order. Those after batch `newest` are removed: their batch is not committed and comes again.
+    def entries(self, newest: int, beside: Position) -> list[Stored]:
+        """Return the entries in order, and remove those that come again: of batches after `newest`, which are not committed, and
+        of entries beside a batch those after `beside`, which the file of silence.py does not name.
 
         What comes again keeps the time of the first attempt: an outlet lacks it since then.
         """
@@ -221,7 +215,8 @@ class Outbox:
         for name in self.files.names(FOLDER):
             if not name[:12].isdigit():
                 continue
-            if int(name[:12]) > newest:
+            batch, part = int(name[:12]), int(name[13:19])
+            if batch > newest or (part and (batch, part) > (beside.batch, beside.part)):
                 with suppress(CheckpointError):  # damaged: only its time is lost
                     again = self._stored(name)
                     self._first_ms[again.position.batch, again.position.part] = again.at_ms

@@ -8,27 +8,30 @@ The entry stays in the outbox until the last outlet has it. An outlet that is be
 lacks nothing when it has caught up. docs/decisions/0032-outlets.md has the reasons.
 """
 
+import importlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from service import clock, failpoint, tracing
 from service.aggregation.sessions import finals
 from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import recomputed
-from service.outlets.delivery import Delivery, Progress
+from service.outlets.delivery import Delivery, Progress, Watcher
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
+from service.settings.outlets import OutletSection
+from service.spark.files import opened
 from state import codec
 from state.columns import array, codes_of, ints
 from state.layout import Changes, session_schema
@@ -41,18 +44,8 @@ LOOK_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
-    """Gets what happens to the outlets, by their names; any thread may call."""
-
-    def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
-        """An entry is in the outlet."""
-
-    def outlet_fails(self, outlet: str) -> None:
-        """An attempt failed."""
-
-
 class Outlets:
-    """The outlets of a term. `make` connects none of them: see `service.outlets.kinds`."""
+    """The outlets of a term. `make` connects none of them: see `outlet`."""
 
     def __init__(
         self,
@@ -68,15 +61,15 @@ class Outlets:
         self._outbox, self._settings = outbox, settings
         self._scope = Scope.of(settings)
         self._lacking: dict[str, int] = {}
-        self._beside = ""  # the newest entry beside a batch that all outlets have
         self._committed: Position | None = None
         self._looked_s = clock.monotonic_s() - LOOK_S
         self._lock = threading.Lock()
-        self.deliveries = [self._delivery(each, settings, epoch, make, watcher) for each in settings.outlets]
-        self._silence = Silence.load(outbox, committed, self._scope)
+        self.deliveries = [
+            Delivery(make(each), each, settings, outbox, epoch, self._done, watcher) for each in settings.outlets
+        ]
+        self._silence = Silence.load(outbox)
         self._silence.keep(_begins_ms(settings))
-        self._silence.store()
-        for stored in outbox.entries(committed):
+        for stored in outbox.entries(committed, self._silence.entry):
             self._add(stored)
         for delivery in self.deliveries:
             # After a restart nobody waits for the backlog of an outlet that was behind.
@@ -94,7 +87,6 @@ class Outlets:
 
     def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
         """Store and deliver the finals of a batch. Raises OutletError, FencedError, and the errors of Outbox."""
-        self._store_beside()
         if self._committed is not None and self._committed.batch < micro_batch.batch:
             self._take_corrected(self._committed)
         self._committed = Position.of(micro_batch)
@@ -108,7 +100,6 @@ class Outlets:
                 self._wait(delivery)
         if payloads:
             failpoint.hit("outlets_written")
-        self._settle()
 
     def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
         """Write between two batches what silence has closed and what has not left unchanged. Then take corrected values.
@@ -118,37 +109,15 @@ class Outlets:
         asked = finals(self._settings)
         if asked is None:
             return
-        self._store_beside()
         nothing = session_schema(()).empty_table()
         chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
-        self._silence.close(Position.of(committed), chosen, self._scope)
-        self._store_beside()
+        self._add(self._silence.close(Position.of(committed), chosen, self._scope))
         self._take_corrected(Position.of(committed))
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each outlet is, by its name."""
         return {delivery.options.name: delivery.progress() for delivery in self.deliveries}
-
-    def _delivery(
-        self,
-        options: OutletSettings,
-        settings: Settings,
-        epoch: int,
-        make: Callable[[OutletSettings], Outlet],
-        watcher: Watcher,
-    ) -> Delivery:
-        name = options.name
-        return Delivery(
-            make(options),
-            options,
-            settings,
-            self._outbox,
-            epoch,
-            done=self._done,
-            on_write=lambda rows, size: watcher.outlet_writes(name, rows, size),
-            on_failure=lambda: watcher.outlet_fails(name),
-        )
 
     def _take_corrected(self, committed: Position) -> None:
         """Have an entry written that a correction or backfill has left in the checkpoint, as a part of a batch that is committed.
@@ -163,39 +132,18 @@ class Outlets:
             self._looked_s = clock.monotonic_s()
         for name in names[:1]:
             payloads, views = self._outbox.read(f"{FOLDER}/{name}")
-            for payload in payloads:
-                # Commands of an older version name no views.
-                scope = replace(self._scope, views=views or self._scope.views)
-                self._silence.take(committed, name, payload, scope)
-                self._store_beside()
+            self._add(self._silence.take(committed, name, payloads, replace(self._scope, views=views)))
             self._outbox.remove(f"{FOLDER}/{name}")
-
-    def _store_beside(self) -> None:
-        """Deliver the last entry between two batches if it is not in the outbox yet.
-
-        Called also before anything else is stored: an earlier attempt may have failed, and outlets take entries in order.
-        """
-        stored = self._silence.store()
-        if stored is not None:
-            self._add(stored)
-
-    def _settle(self) -> None:
-        """Drop the last entry between two batches when all outlets have it, so that an added outlet does not get it."""
-        entry = self._silence.entry
-        if entry is None or not self._silence.payload:
-            return
-        with self._lock:
-            is_delivered = self._beside == f"{FOLDER}/{entry.name}"
-        if is_delivered:
-            self._silence.settle()
 
     def _leaving(self, batch: int, changes: Changes) -> Changes:
         """Return what leaves of a batch's finals: no window that lacks readings because its view has changed, and what silence
         had closed only if it has changed."""
         return self._silence.final(batch, replace(changes, windows=whole(changes.windows, self._settings)))
 
-    def _add(self, stored: Stored) -> None:
-        """Have an entry delivered to the outlets that it is for. Others were added or renamed after it was made."""
+    def _add(self, stored: Stored | None) -> None:
+        """Have an entry, if there is one, delivered to the outlets that it is for: others were added or renamed later."""
+        if stored is None:
+            return
         outlets = stored.outlets
         chosen = [each for each in self.deliveries if outlets is None or each.options.name in outlets]
         with self._lock:
@@ -218,7 +166,6 @@ class Outlets:
         """Remove an entry that no outlet lacks."""
         with self._lock:
             del self._lacking[stored.name]
-            self._beside = stored.name if stored.position.part else self._beside
         try:
             self._outbox.remove(stored.name)
         except TidemarkError as error:  # it is found at the next start, and every outlet has it
@@ -236,6 +183,25 @@ class Outlets:
         delivery.is_behind = True
         text = "The outlet %s falls behind after %.1f s: batches go on, and it gets its finals later: %s"
         _log.warning(text, options.name, clock.monotonic_s() - begun, delivery.progress().error or "it is slow")
+
+
+def outlet(options: OutletSection, settings: Settings, spark: SparkSession) -> Outlet:
+    """Return the outlet of a section of the settings, by the class that the section names; it is not connected."""
+    module, _, name = options.made_by.partition(":")
+    made: Outlet = getattr(importlib.import_module(module), name)(options, settings, spark)
+    return made
+
+
+def of_term(spark: SparkSession, settings: Settings, epoch: int, committed: int, watcher: Watcher) -> Outlets | None:
+    """Return the outlets of a term, None without one. `committed` is the last committed batch of the checkpoint, -1 for none.
+
+    Raises as Outbox, and EpochBehindError.
+    """
+    if not settings.outlets:
+        return None
+    outbox = Outbox(opened(spark, settings.service.checkpoint))
+    outbox.begin(epoch)
+    return Outlets(settings, outbox, epoch, lambda each: outlet(each, settings, spark), watcher, committed=committed)
 
 
 def whole(windows: pa.Table, settings: Settings) -> pa.Table:

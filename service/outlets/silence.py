@@ -1,18 +1,17 @@
-"""Finals that silence has closed, and their revisions.
+"""What silence has closed, so that outlets get each of these values once.
 
-A window or session that the idle closer closes leaves at once, with `closed_by` "idle". When the watermark closes it later, it
-leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then.
+A value that silence closes leaves the service at once, with revision 0 and `closed_by` "idle". When the watermark closes it
+later, it leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then.
 
-    outlets/silence      the values that silence has closed, the number of the last entry for the batch, and that entry
+    outlets/silence      the values that silence has closed, and the last entry that was made beside a batch
 
-The file is written before the entry, and in one piece. If the entry cannot be stored, or the process dies in between, the next
-call or the next start stores it before anything else. A delivery leaves out what its outlet has.
+An entry is stored first, and then named in the file. An entry beside a batch that the file does not name is of a process that has
+died in between: the next start removes it, and its values leave again. No outlet has had it, because delivery comes last.
 """
 
 import base64
-import json
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.checkpoint.document import damaged, store
+from service.checkpoint.document import Document
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
@@ -30,9 +29,10 @@ from state.statistics import TRAIL
 from state.trails import is_carrying
 
 NAME = f"{FOLDER}/silence"
-Key = tuple[Any, ...]
+Key = tuple[str | int, ...]
 _END_BITS = 44
 _CONTENT = {WINDOW_KEY: ("end", "count"), SESSION_KEY: ("last", "count")}
+_BEFORE_ALL = Position(0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +43,49 @@ class Known:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The content of the file. What follows `taken` is of version 0.3.0, which stores an entry in the file first: a payload, in
+    base64, may not be in the outbox yet."""
+
+    known: tuple[tuple[Key, tuple[int, int], int], ...]
+    entry: Position
+    taken: str
+    payload: str = ""
+    closed_by: str = "idle"
+    views: dict[str, list[Any]] = field(default_factory=dict)
+    outlets: tuple[str, ...] | None = None
+
+
+DOCUMENT = Document[_File](NAME, _File, is_synced=False)
+
+
 @dataclass(slots=True)
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made beside a batch, `payload`, `closed_by` and `scope` are its content. The payload is
-    forgotten when all outlets have it. `taken` names the newest corrected values that an entry has had. `is_stored` says whether
-    the outbox has had the last entry.
+    `entry` is the last one that was made beside a batch. `taken` names the newest corrected values that an entry has had.
     """
 
     outbox: Outbox
     known: dict[Key, Known] = field(default_factory=dict)
-    entry: Position | None = None
-    payload: bytes = b""
-    closed_by: str = "idle"
+    entry: Position = _BEFORE_ALL
     taken: str = ""
-    scope: Scope = field(default_factory=lambda: Scope({}))
-    is_stored: bool = True
     _passed: tuple[int, set[Key]] = (-1, set())
 
     @classmethod
-    def load(cls, outbox: Outbox, committed: int, scope: Scope) -> "Silence":
-        """Read the file of a checkpoint whose last batch is `committed`. Raises CheckpointError.
-
-        `scope` is that of an entry of an older version, which has none.
-        """
-        try:
-            document: Any = json.loads(outbox.files.read(NAME))
-            known = {
-                tuple(key): Known((content[0], content[1]), revision) for key, content, revision in document["known"]
-            }
-            entry = Position.parse(json.dumps(document["entry"]))
-            payload = base64.b64decode(document["payload"])
-            found = Scope.parse(document) if "views" in document else scope
-            is_stored = not payload or entry.batch > committed or outbox.has(entry)
-            return cls(outbox, known, entry, payload, document["closed_by"], document["taken"], found, is_stored)
-        except FileNotFoundError:
+    def load(cls, outbox: Outbox) -> "Silence":
+        """Read the file of a checkpoint. Raises CheckpointError, or SetupError for a full disk."""
+        stored = DOCUMENT.read(outbox.files)
+        if stored is None:
             return cls(outbox)
-        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise damaged(outbox.files, NAME, error) from error
+        known = {key: Known(content, revision) for key, content, revision in stored.known}
+        silence = cls(outbox, known, stored.entry, stored.taken)
+        if stored.payload:
+            scope = Scope.parse({"views": stored.views, "outlets": stored.outlets})
+            outbox.store(stored.entry, [base64.b64decode(stored.payload)], stored.closed_by, scope)
+            silence._write()
+        return silence
 
     def keep(self, measures: Collection[tuple[str, str]]) -> None:
         """Forget the windows of others than these views and measures, which never leave again. Nothing is written."""
@@ -89,10 +93,10 @@ class Silence:
             key: each for key, each in self.known.items() if len(key) == len(SESSION_KEY) or key[:2] in measures
         }
 
-    def close(self, committed: Position, changes: Changes, scope: Scope) -> tuple[Position, bytes] | None:
-        """Return the entry for values that silence has closed after a committed batch; None if all of them have left before.
+    def close(self, committed: Position, changes: Changes, scope: Scope) -> Stored | None:
+        """Store the entry for values that silence has closed after a committed batch; None if all of them have left before.
 
-        `scope` is that of the values.
+        `scope` is that of the values. Raises as Outbox.
         """
         known = dict(self.known)
         tables = []
@@ -108,32 +112,28 @@ class Silence:
         if not any(table.num_rows for table in tables):
             return None
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
-        # A file of corrected values that a crash has left comes again after the silence, too.
-        return self._make(committed, known, payload, "idle", self.taken, scope)
+        return self._store(committed, known, [payload], "idle", self.taken, scope)
 
-    def take(self, committed: Position, name: str, payload: bytes, scope: Scope) -> None:
-        """Make the entry for corrected values, which are stored under a name, after a committed batch, unless they are taken."""
-        if name != self.taken:
-            self._make(committed, self.known, payload, "watermark", name, scope)
-
-    def _make(
-        self, committed: Position, known: dict[Key, Known], payload: bytes, closed_by: str, taken: str, scope: Scope
-    ) -> tuple[Position, bytes]:
-        number = 1 + (self.entry.part if self.entry is not None and self.entry.batch == committed.batch else 0)
-        entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
-        made = Silence(self.outbox, known, entry, payload, closed_by, taken, scope)
-        made.write()
-        self.known, self.entry, self.payload = known, entry, payload
-        self.closed_by, self.taken, self.scope = closed_by, taken, scope
-        self.is_stored = False
-        return entry, payload
-
-    def store(self) -> Stored | None:
-        """Put the last entry into the outbox and return it; None if the outbox has had it. Raises as Outbox."""
-        if self.is_stored or self.entry is None:
+    def take(self, committed: Position, name: str, payloads: Sequence[bytes], scope: Scope) -> Stored | None:
+        """Store the entry for corrected values, which have a name, after a committed batch; None if they are taken already."""
+        if name == self.taken:  # a crash has left the file
             return None
-        stored = self.outbox.store(self.entry, [self.payload], self.closed_by, self.scope)
-        self.is_stored = True
+        return self._store(committed, self.known, payloads, "watermark", name, scope)
+
+    def _store(
+        self,
+        committed: Position,
+        known: dict[Key, Known],
+        payloads: Sequence[bytes],
+        closed_by: str,
+        taken: str,
+        scope: Scope,
+    ) -> Stored:
+        number = 1 + (self.entry.part if self.entry.batch == committed.batch else 0)
+        entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
+        stored = self.outbox.store(entry, payloads, closed_by, scope)
+        Silence(self.outbox, known, entry, taken)._write()
+        self.known, self.entry, self.taken = known, entry, taken
         return stored
 
     def final(self, batch: int, changes: Changes) -> Changes:
@@ -164,22 +164,9 @@ class Silence:
             tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
         return Changes(tables[0], changes.devices, tables[1])
 
-    def settle(self) -> None:
-        """Forget the content of the last entry. Raises CheckpointError, or SetupError for a full disk."""
-        self.payload = b""
-        self.write()
-
-    def write(self) -> None:
-        """Write the file, which has an entry."""
-        document = {
-            "known": [[key, each.content, each.revision] for key, each in self.known.items()],
-            "entry": json.loads(self.entry.to_json()) if self.entry is not None else {},
-            "payload": base64.b64encode(self.payload).decode(),
-            "closed_by": self.closed_by,
-            "taken": self.taken,
-            **self.scope.to_document(),
-        }
-        store(self.outbox.files, NAME, json.dumps(document).encode())
+    def _write(self) -> None:
+        known = tuple((key, each.content, each.revision) for key, each in self.known.items())
+        DOCUMENT.write(self.outbox.files, _File(known, self.entry, self.taken))
 
 
 def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:
@@ -188,7 +175,7 @@ def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
 
 
-def _contents(table: pa.Table, key: Key) -> list[tuple[int, int]]:
+def _contents(table: pa.Table, key: tuple[str, ...]) -> list[tuple[int, int]]:
     """Return what identifies the content of each row. What is carried into a window changes without its count."""
     contents = list(zip(*(table[name].to_pylist() for name in _CONTENT[key]), strict=True))
     if TRAIL not in table.column_names:

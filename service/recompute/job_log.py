@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from service import failpoint
+from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.outlets import recomputed
 from service.outlets.outbox import Outbox, Views
 from service.rejects.fence import RANDOM_BITS
-from service.spark.files import RESTORE, Files, Local, unusable
+from service.spark.files import Files, Local
 
 FOLDER = "backfill"
 WINDOWS, SESSIONS = "windows", "sessions"
@@ -30,6 +31,22 @@ KEPT_MS = 30 * 86_400_000
 """How long a backfill that was cut off can go on where it was."""
 Sessions = Mapping[str, tuple[int, int]]
 """A session by its device: start and last reading, in ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The content of the file: how far the job is, as the fields of `Log`."""
+
+    run: int
+    reached_ms: dict[str, int]
+    entries: int
+    ready: tuple[int, ...]
+    rejected: Mapping[str, int]
+    sessions: Sessions
+
+
+_AGAIN = "Remove it: the backfill then begins again, and outlets get its values again"
+DOCUMENT = Document[_Place](FOLDER, _Place, remedy=_AGAIN, is_synced=False)
 
 
 @dataclass(slots=True)
@@ -56,19 +73,11 @@ class Log:
         """
         key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
         new = cls(files, key, run, dict.fromkeys((WINDOWS, SESSIONS), span[0]))
-        if not run:
+        found = DOCUMENT.read(files, new._name) if run else None
+        if found is None:
             return new
-        try:
-            found = json.loads(files.read(new._name))
-            ready, rejected = tuple(found["ready"]), Counter[str](found["rejected"])
-            sessions = {device: (start, last) for device, (start, last) in found["sessions"].items()}
-            log = cls(files, key, found["run"], found["reached_ms"], found["entries"], ready, rejected, sessions)
-        except FileNotFoundError:
-            return new
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            what = f"{files}/{FOLDER}/{key}.json cannot be read: {error}"
-            remedy = "Remove it: the backfill then begins again, and outlets get its values again"
-            raise CheckpointError(what, remedy=remedy) from error
+        rejected = Counter[str](found.rejected)
+        log = cls(files, key, found.run, found.reached_ms, found.entries, found.ready, rejected, found.sessions)
         log._move()
         log.run = run  # behind entries of runs that came between
         return log
@@ -91,13 +100,8 @@ class Log:
 
     def save(self) -> None:
         """Write the log, and have the service take the stored entries."""
-        place = {"run": self.run, "reached_ms": self.reached_ms, "entries": self.entries, "ready": self.ready}
-        document = {**place, "rejected": self.rejected, "sessions": self.sessions}
-        try:
-            self.files.replace(self._name, json.dumps(document).encode())
-        except OSError as error:
-            what = f"{self.files}/{self._name}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+        place = _Place(self.run, self.reached_ms, self.entries, self.ready, self.rejected, self.sessions)
+        DOCUMENT.write(self.files, place, self._name)
         failpoint.hit("backfill_noted")
         self._move()
 
@@ -133,11 +137,10 @@ def prune(files: Files | Local, now_ms: int, own: str = "") -> None:
         if not name.endswith(".json") or name == f"{own}.json":
             continue
         try:
-            found = json.loads(files.read(f"{FOLDER}/{name}"))
-            run, ready = int(found["run"]), tuple(found["ready"])
-        except (OSError, ValueError, KeyError, TypeError):
+            found = DOCUMENT.required(files, f"{FOLDER}/{name}")
+        except CheckpointError:
             continue  # its own command names it
-        if run >> RANDOM_BITS < now_ms - KEPT_MS:
-            log = Log(files, name.removesuffix(".json"), run, {}, ready=ready)
+        if found.run >> RANDOM_BITS < now_ms - KEPT_MS:
+            log = Log(files, name.removesuffix(".json"), found.run, {}, ready=found.ready)
             log._move()
             log.end()

@@ -26,7 +26,7 @@ from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
 from service.kafka import scan
-from service.outlets import kinds, recomputed, tables
+from service.outlets import publication, recomputed, tables
 from service.outlets.outbox import Outbox, views_of
 from service.outlets.outlet import Entry, Position, RefusedRowsError
 from service.outlets.parquet import newest
@@ -406,8 +406,8 @@ def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
     topic = {"name": "events", "kind": "kafka", "topic": f"finals-{prefix}", "format": "json"}
     world = make_world(table, topic)
     for options in world.settings.outlets:
-        older = kinds.outlet(options, world.settings, world.spark)
-        newer = kinds.outlet(options, world.settings, world.spark)
+        older = publication.outlet(options, world.settings, world.spark)
+        newer = publication.outlet(options, world.settings, world.spark)
         older.open(4)
         assert newer.open(5) is None
         entry = entry_of(world.settings, Position.of(micro_batch(4, 1)), closed("a"))
@@ -415,13 +415,15 @@ def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
             older.write(entry)
         with pytest.raises(FencedError):
             older.open(4)
-        again = kinds.outlet(options, world.settings, world.spark)
+        again = publication.outlet(options, world.settings, world.spark)
         assert again.open(6) is None
         assert again.write(replace(entry, position=entry.position.by(6))) > 0
         again.close()
         assert again.open(6) == entry.position.by(6)
         prefix_of_another = world.settings.redis.model_copy(update={"prefix": f"{prefix}-b"})
-        another = kinds.outlet(options, world.settings.model_copy(update={"redis": prefix_of_another}), world.spark)
+        another = publication.outlet(
+            options, world.settings.model_copy(update={"redis": prefix_of_another}), world.spark
+        )
         assert another.open(1) is None, "an outlet of another pipeline that has the same name"
         for each in (older, newer, again, another):
             each.close()
@@ -448,7 +450,7 @@ def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], post
         "nul\ufffd",
         "\r\n",
     ]
-    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
     made.write(entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys)))
     made.close()
@@ -460,7 +462,7 @@ def test_an_entry_of_many_rows_is_written_in_parts_and_visible_at_once(
     make_world: Callable[..., World], postgres: Postgres, prefix: str
 ) -> None:
     world = make_world(database(postgres, f"w_{prefix}", timeout="2 s"))
-    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
     keys = [f"device-{number:06d}" for number in range(100_000)]
     made.write(entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys)))
@@ -475,7 +477,7 @@ def test_a_row_of_a_table_is_replaced_by_one_with_more_readings_and_never_by_one
     """A backfill of what has expired in Redis has revision 0, and a corrected row a larger one."""
     world = make_world(database(postgres, f"w_{prefix}"))
     chosen = {view.name: view.shown for view in world.settings.views}
-    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
     for batch, (count, revision, expected) in enumerate(
         [(3, 1_790_000_000_000, 3), (2, 0, 3), (4, 0, 4), (3, 1_790_000_000_001, 4), (4, 1, 4)]
@@ -528,7 +530,7 @@ def test_a_key_that_no_index_can_have_is_refused_by_a_table_and_found_among_many
     long = "".join(chr(0x4E00 + random.Random(seed).randrange(20_000)) for seed in range(2_000))
     keys = [f"k{number}" for number in range(3_000)]
     entry = entry_of(world.settings, Position.of(micro_batch(1, 1)), closed(*keys[:700], long, *keys[700:]))
-    made = kinds.outlet(world.settings.outlets[0], world.settings, world.spark)
+    made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
     with pytest.raises(RefusedRowsError) as caught:
         made.write(entry)
@@ -553,7 +555,7 @@ def test_outlets_that_create_their_tables_at_the_same_time_wait_for_each_other(
     for _ in range(15):
         postgres.execute(f"drop schema if exists {schema} cascade")
         postgres.execute(f"create schema {schema}")
-        made = [kinds.outlet(each, world.settings, world.spark) for each in world.settings.outlets]
+        made = [publication.outlet(each, world.settings, world.spark) for each in world.settings.outlets]
         with ThreadPoolExecutor(len(made)) as pool:
             assert [*pool.map(lambda each: each.open(1), made)] == [None] * len(made)
         for each in made:

@@ -17,7 +17,7 @@ from load.testbed import to_toml
 from schemas import contract
 from service import settings
 from service.checkpoint import resume
-from service.outlets import kinds
+from service.outlets import publication
 from service.outlets.publication import Outlets
 from service.pipeline.batch import start_query
 from service.pipeline.outcome import Outcome
@@ -135,7 +135,7 @@ class World(TermMetrics):
         """The outlets of the settings, started."""
         position = resume.position(self.spark, self.settings)
         committed = -1 if position is None else position.batch - 1
-        opened = kinds.outlets(self.spark, self.settings, self.epoch, committed, self)
+        opened = publication.of_term(self.spark, self.settings, self.epoch, committed, self)
         if opened is not None:
             opened.start()
         return opened

@@ -16,6 +16,7 @@ from service.outlets import recomputed
 from service.outlets.delivery import Delivery
 from service.outlets.outbox import FOLDER, Outbox, Stored
 from service.outlets.outlet import Position
+from service.pipeline.term import TermMetrics
 from service.recompute import job_log
 from service.rejects.fence import RANDOM_BITS
 from service.settings import parse
@@ -73,7 +74,7 @@ class Away:
 
 def delivery(folder: Path, entries: int) -> Delivery:
     loaded = settings()
-    made: Any = Delivery(Away(), loaded.outlets[0], loaded, Outbox(Local(folder)), 1)  # type: ignore[arg-type]
+    made: Any = Delivery(Away(), loaded.outlets[0], loaded, Outbox(Local(folder)), 1, print, TermMetrics())  # type: ignore[arg-type]
     for batch in range(entries):
         made.add(Stored(Position(1, batch), 100, 0, None))
     return made
@@ -134,11 +135,19 @@ def test_what_cut_off_backfills_have_left_goes_after_a_month(tmp_path: Path) -> 
         log.save()
         files.replace(f"{job_log.FOLDER}/key{age}-000000", b"an entry")
     files.replace(f"{job_log.FOLDER}/unreadable.json", b"{")
-    place = {"run": now_ms - 99 * day << RANDOM_BITS, "ready": [4]}  # was cut off before it could move the entry
+    run = now_ms - 99 * day << RANDOM_BITS
+    place = {
+        "run": run,
+        "reached_ms": {"windows": 0},
+        "entries": 4,
+        "ready": [4],
+        "rejected": {},
+        "sessions": {"d": [1, 2]},
+    }
     files.replace(f"{job_log.FOLDER}/key99.json", json.dumps(place).encode())
-    files.replace(f"{job_log.FOLDER}/key99-000004", b"an entry")
+    files.replace(f"{job_log.FOLDER}/key99-000004", b"an entry")  # the run was cut off before it could move the entry
     job_log.prune(files, now_ms)
-    assert files.names(FOLDER) == [Path(recomputed.name(place["run"], 4)).name], "the outlets lack it"
+    assert files.names(FOLDER) == [Path(recomputed.name(run, 4)).name], "the outlets lack it"
     assert sorted(files.names(job_log.FOLDER)) == [
         "key1-000000",
         "key1.json",

@@ -1,5 +1,6 @@
 """Outlets without the pass: positions, the outbox, deliveries, files, and the example of docs/outlets.md."""
 
+import base64
 import errno
 import json
 import os
@@ -20,11 +21,10 @@ from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import outlet, recomputed, tables
-from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored, Views
+from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored
 from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
-from service.outlets.silence import Silence
 from service.recompute.job_log import Log
 from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
@@ -34,6 +34,8 @@ from state.statistics import Shown
 from tests.stream.records import BASE_MS, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]
+NONE = Position(0, -1)
+"""No entry beside a batch."""
 
 
 def micro_batch(epoch: int, batch: int, start: int = 0) -> MicroBatch:
@@ -159,7 +161,7 @@ def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batc
     outbox = Outbox(Local(tmp_path))
     for epoch, batch in ((1, 9), (2, 10), (2, 11)):
         outbox.store(Position.of(micro_batch(epoch, batch)), [closed("a"), closed("b")], "watermark", Scope({}))
-    found = Outbox(Local(tmp_path)).entries(newest=10)
+    found = Outbox(Local(tmp_path)).entries(10, NONE)
     assert [(each.position.epoch, each.position.batch) for each in found] == [(1, 9), (2, 10)]
     finals = outbox.load(found[0])
     assert finals.closed_by == "watermark"
@@ -167,7 +169,7 @@ def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batc
     assert finals.sessions.num_rows == 0
     for each in found:
         outbox.remove(each.name)
-    assert not outbox.entries(newest=10)
+    assert not outbox.entries(10, NONE)
 
 
 def test_an_entry_that_comes_again_has_the_time_of_its_first_attempt(
@@ -176,12 +178,12 @@ def test_an_entry_that_comes_again_has_the_time_of_its_first_attempt(
     for epoch, now_ms in ((1, 5_000), (1, 70_000), (2, 200_000)):
         monkeypatch.setattr(clock, "now_ms", lambda now_ms=now_ms: now_ms)
         outbox = Outbox(Local(tmp_path))
-        assert not outbox.entries(newest=8)
+        assert not outbox.entries(8, NONE)
         stored = outbox.store(Position.of(micro_batch(epoch, 9)), [closed("a")], "watermark", Scope({}))
         assert stored.at_ms == 5_000
     (tmp_path / stored.name).write_bytes(b"damaged")
     outbox = Outbox(Local(tmp_path))
-    assert not outbox.entries(newest=8)
+    assert not outbox.entries(8, NONE)
     assert outbox.store(Position.of(micro_batch(2, 9)), [closed("a")], "watermark", Scope({})).at_ms == 200_000
     assert outbox.store(Position.of(micro_batch(2, 10)), [closed("a")], "watermark", Scope({})).at_ms == 200_000
 
@@ -206,8 +208,8 @@ def test_an_entry_with_a_damaged_header_is_named_at_the_start(tmp_path: Path, me
     header = json.dumps({**json.loads(content[4 : 4 + size]), member: damaged}).encode()
     file.write_bytes(len(header).to_bytes(4, "little") + header + content[4 + size :])
     with pytest.raises(CheckpointError, match=stored.name):
-        outbox.entries(newest=9)
-    assert not outbox.entries(newest=8), "an entry that comes again is removed all the same"
+        outbox.entries(9, NONE)
+    assert not outbox.entries(8, NONE), "an entry that comes again is removed all the same"
 
 
 class Memory:
@@ -477,22 +479,23 @@ def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_rev
     ]
 
 
-def test_a_process_that_dies_before_the_entry_of_a_silence_is_stored_stores_it_at_its_next_start(
+def test_an_entry_of_a_silence_that_its_process_did_not_note_comes_again_and_leaves_once(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     with monkeypatch.context() as patch:
-        patch.setattr(Silence, "store", lambda _: None)
-        made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+        patch.setattr(Local, "replace", dying(Local.replace, "silence"))
+        with pytest.raises(KeyboardInterrupt):
+            made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a", "b")).windows])
     made.close()
-    assert not memory.entries
-    after = begin(memory, retry_for="30 s", committed=4)
+    assert [*(tmp_path / "outlets").glob("0*-000001-*")], "the entry is stored"
+    after = begin(memory, retry_for="30 s", committed=4, epoch=2)
+    assert not after.progress()["files"].pending
+    after.close_idle(micro_batch(2, 4), [], [finals_of(closed("b", "c")).windows])
+    after.publish(micro_batch(2, 5, 10), [closed("a", "b")])
     assert after.deliveries[0].lacks_at_most(0, 30)
-    after.close()
-    again = begin(memory, retry_for="30 s", committed=4)
-    assert again.deliveries[0].lacks_at_most(0, 30)
-    assert memory.keys == ["a"]
+    assert memory.keys == ["b", "c", "a"]
 
 
 def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
@@ -512,23 +515,29 @@ def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
     assert memory.keys == ["a"]
 
 
-@pytest.mark.parametrize("is_older", [False, True])
-def test_an_entry_of_a_silence_that_is_stored_at_the_next_start_has_the_views_that_it_was_made_with(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_older: bool
+def test_an_entry_that_version_0_3_0_has_in_the_file_of_silences_alone_leaves_once_with_its_views(
+    begin: Begin, tmp_path: Path
 ) -> None:
-    memory = Memory()
-    made = begin(memory)
-    with monkeypatch.context() as patch:
-        patch.setattr(Silence, "store", lambda _: None)
-        made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
-    made.close()
-    if is_older:  # an older version names no views: those of the settings count
-        file = tmp_path / "outlets" / "silence"
-        document = json.loads(file.read_text())
-        file.write_text(json.dumps({name: each for name, each in document.items() if name != "views"}))
-    after = begin(memory, committed=4, epoch=2, all_views=() if is_older else OTHER_VIEWS)
-    assert after.deliveries[0].lacks_at_most(0, 30)
+    memory, file = Memory(), tmp_path / "outlets" / "silence"
+    entry = replace(Position.of(micro_batch(1, 4)), part=1)
+    document = {
+        "known": [[["device", "temperature", "a", BASE_MS], [BASE_MS + 60_000, 2], 0]],
+        "entry": json.loads(entry.to_json()),
+        "payload": base64.b64encode(closed("a")).decode(),
+        "closed_by": "idle",
+        "taken": "",
+        "views": {"device": ["device", ["count", "last"]]},
+        "outlets": ["files"],
+    }
+    file.parent.mkdir()
+    file.write_text(json.dumps(document))
+    for epoch in (2, 3):
+        after = begin(memory, committed=4, epoch=epoch, all_views=OTHER_VIEWS)
+        assert after.deliveries[0].lacks_at_most(0, 30)
+        after.close()
     assert memory.keys == ["a"]
+    stored = json.loads(file.read_text())
+    assert (stored["known"], stored["payload"]) == (document["known"], "")
 
 
 def test_a_window_whose_measure_left_its_view_while_it_was_open_does_not_leave(begin: Begin) -> None:
@@ -686,26 +695,20 @@ def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between
     ]
 
 
-@pytest.mark.parametrize(("views", "expected"), [(DEVICE_VIEW, ["a"]), ({}, [])])
 def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, views: Views, expected: list[str]
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file of an older version, which names no views, values of a view that is there leave."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     memory, outbox = Memory(), Outbox(Local(tmp_path))
     rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
-    other = recomputed.with_revision(finals_of(closed("o", view="other")).windows, 1)
-    recomputed.leave(outbox, 7, 1, views, rows, rows.slice(0, 0))
-    recomputed.leave(outbox, 7, 2, {}, other, other.slice(0, 0))
+    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
-    for batch in range(5, 8):
+    for batch in (5, 6):
         made.publish(micro_batch(1, batch, 10 * batch), [])
     assert made.deliveries[0].lacks_at_most(0, 30)
     assert not recomputed.names(outbox)
-    assert memory.keys == [*expected, "o"]
-    if expected:
-        (row,) = memory.entries[0].rows.to_pylist()
-        assert (row["count"], row["mean"], row["revision"]) == (5, None, 1)
+    [row] = [row for entry in memory.entries for row in entry.rows.to_pylist()]
+    assert (row["key"], row["count"], row["mean"], row["revision"]) == ("a", 5, None, 1)
 
 
 def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_their_file(
@@ -718,7 +721,7 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
     recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     with monkeypatch.context() as patch:
-        patch.setattr(Local, "remove", dying(Local.remove))
+        patch.setattr(Local, "remove", dying(Local.remove, "corrected"))
         with pytest.raises(KeyboardInterrupt):
             made.publish(micro_batch(1, 1, 10), [])
     made.close()
@@ -731,15 +734,15 @@ def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_thei
     assert memory.keys == ["a", "z"]
 
 
-def dying(remove: Callable[[Local, str], None]) -> Callable[[Local, str], None]:
-    """As a process that dies before it removes a file of corrected values."""
+def dying(method: Callable[..., None], name: str) -> Callable[..., None]:
+    """As a process that dies before it writes or removes a file of this name."""
 
-    def removed(files: Local, name: str) -> None:
-        if "corrected" in name:
+    def called(files: Local, file: str, *content: bytes) -> None:
+        if name in file:
             raise KeyboardInterrupt
-        remove(files, name)
+        method(files, file, *content)
 
-    return removed
+    return called
 
 
 Term = Callable[..., Outlets]
@@ -804,7 +807,7 @@ def test_what_only_an_outlet_lacks_that_the_settings_no_longer_have_is_removed(t
     made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])
     made.close()
     made = term(2, 0, other=other)
-    assert not Outbox(Local(tmp_path)).entries(newest=9)
+    assert not Outbox(Local(tmp_path)).entries(9, NONE)
     made.publish(micro_batch(2, 1, 10), [closed("b")])
     assert other.keys == ["b"]
     assert json.loads((tmp_path / "outlets" / "silence").read_text())["payload"] == ""

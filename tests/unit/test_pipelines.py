@@ -19,7 +19,7 @@ from service.monitoring.metrics import STUCK_S, Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
-from service.outlets import kinds
+from service.outlets import publication
 from service.outlets.delivery import Progress
 from service.outlets.outlet import Position
 from service.settings import Settings, load_named, require_apart
@@ -164,7 +164,7 @@ def test_outlets_of_a_third_kind_are_made_and_kept_apart(tmp_path: Path) -> None
     with pytest.raises(SettingsError, match=r"outlets\.finals and outlets\.finals: both write upper"):
         require_apart([one, two])
     require_apart([one, three])
-    made: Any = kinds.outlet(boards[0], one[1], None)  # type: ignore[arg-type]
+    made: Any = publication.outlet(boards[0], one[1], None)  # type: ignore[arg-type]
     assert isinstance(made, Shelf)
     assert made.board == "upper"
 

@@ -30,7 +30,7 @@ from schemas import contract
 from service import settings
 from service.checkpoint import resume
 from service.cli import main
-from service.outlets import kinds, recomputed
+from service.outlets import publication, recomputed
 from service.outlets import publication as outlet_publication
 from service.outlets.outbox import Outbox
 from service.outlets.publication import Outlets
@@ -264,7 +264,7 @@ class Service:
         self._republisher.begin()
         position = resume.position(self.parts.spark, self.settings)
         committed = -1 if position is None else position.batch - 1
-        term.outlets = kinds.outlets(self.parts.spark, self.settings, self.epoch, committed, term.metrics)
+        term.outlets = publication.of_term(self.parts.spark, self.settings, self.epoch, committed, term.metrics)
         if term.outlets is not None:
             term.outlets.start()
         self._term = term
