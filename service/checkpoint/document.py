@@ -1,7 +1,7 @@
 """The own files of a checkpoint: one reader, one writer and one text of errors.
 
 A `Document` is a file of JSON whose content is a type that pydantic validates. `content` and `store` are for other files.
-service/checkpoint/contents.py lists all files. Every error names the file, the first field that is wrong, and the remedy.
+docs/operator/checkpoint.md lists all files. Every error names the file, the first field that is wrong, and the remedy.
 """
 
 import json

@@ -21,14 +21,12 @@ import math
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass, field
 
-from pyspark.sql import SparkSession
-
 from service import clock
 from service.checkpoint.document import Document, store
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
-from service.spark.files import Files, Folder, Local, opened
+from service.spark.files import Files, Folder, Local
 from state.watermark import EventTime
 
 FOLDER = "event_time"
@@ -68,7 +66,10 @@ def read(folder: Folder, batch: int) -> tuple[EventTime, int, int | None]:
 
 @dataclass(slots=True)
 class Log:
-    """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
+    """The checkpoint's log of event time, for the one writer. Raises CheckpointError or SetupError (a full disk).
+
+    `files` of this machine are written without the JVM: a batch waits for them.
+    """
 
     files: Files | Local
     _last: tuple[int, EventTime, int, int | None] = field(default=(-1, EventTime(), NO_LIST, None))
@@ -79,11 +80,6 @@ class Log:
     behind: int = field(default=0, init=False)
     """Records that the last batch has left unread, as far as `unread` has asked Kafka: 0 for a batch that reads all, or that is
     repeated."""
-
-    @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str) -> "Log":
-        """Files of this machine are written without the JVM: a batch waits for them."""
-        return cls(opened(spark, checkpoint))
 
     def before(self, batch: int) -> EventTime:
         """Event time when a batch begins."""
@@ -133,7 +129,7 @@ class Log:
             unread = _unread(kafka, micro_batch)
             self.behind = sum(unread.values())
             noted = tuple(self._waited_for(micro_batch, unread, max_hold_ms))
-            self.note_unread(micro_batch.batch, noted)
+            UNREAD.write(self.files, noted, _unread_name(micro_batch.batch))
         return frozenset(noted)
 
     def _waited_for(
@@ -163,11 +159,7 @@ class Log:
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        self.note_unread(micro_batch.batch, tuple(_unread(kafka, micro_batch)))
-
-    def note_unread(self, batch: int, partitions: Sequence[tuple[str, int]]) -> None:
-        """Write again which partitions a batch leaves unread."""
-        UNREAD.write(self.files, tuple(partitions), _unread_name(batch))
+        UNREAD.write(self.files, tuple(_unread(kafka, micro_batch)), _unread_name(micro_batch.batch))
 
 
 def has_refused(files: Files | Local) -> bool:

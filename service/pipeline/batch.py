@@ -44,6 +44,7 @@ from service.rejects import former
 from service.rejects.two_places import Originals
 from service.spark import batch_context, memory, session
 from service.spark.batch_context import BatchContext
+from service.spark.files import opened
 from service.spark.internals import execution
 from state.waiting import AT_ONCE, EVER, Pace
 from state.watermark import EventTime
@@ -361,7 +362,7 @@ def start_query(
     records = source.stream(spark, settings.kafka, limit=batch_limit.records, careful=care.is_needed, headers=headers)
     output = builder.build(records, settings, attributes, tasks, schemas=catalog.plan)
     checkpoint = settings.service.checkpoint
-    times = event_time.Log.of(spark, checkpoint)
+    times = event_time.Log(opened(spark, checkpoint))
     limit = DeviceLimit(spark, checkpoint, times.files, settings.admission.max_devices, settings.buckets)
     values = ColumnValues.of(spark.sparkContext, settings, times.files)
     begun = Beginnings(times.files)

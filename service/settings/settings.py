@@ -210,49 +210,8 @@ class Settings(Section):
         problems += self.admission.duplicate_problems()
         if self.reference is not None:
             problems += _unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
-        problems += [
-            f"{form.place}.reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
-            for form in self.forms
-            if self.registry is not None and not form.is_json and form.reader_schema is None
-        ]
-        problems += [
-            f"{form.place}.format: {form.format} needs a [registry], which has the schemas"
-            for form in self.forms
-            if self.registry is None and form.traits.needs_registry
-        ]
-        problems += [
-            f"{form.place}.framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
-            for form in self.forms
-            if form.framing != "confluent" and form.format != "avro"
-        ]
-        problems += [
-            f"{form.place}.schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
-            "no other framing has them"
-            for form in self.forms
-            if (form.framing == "glue") != bool(form.schema_versions)
-            or (form.framing == "glue" and self.registry is not None)
-        ]
-        problems += [
-            f"{form.place}.array: needs format = 'json', and the format is {form.format!r}"
-            for form in self.forms
-            if form.array and not form.traits.has_arrays
-        ]
-        problems += [
-            f"{form.place}.time_zone: needs event_time_unit = 'iso' or an Avro timestamp; a number has no zone"
-            for form in self.forms
-            if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso"
-        ]
-        problems += [
-            f"{form.place}.event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
-            for form in self.forms
-            if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}
-        ]
-        problems += [
-            f"{form.place}.{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
-            for form in self.forms
-            for key in ("event_time_part", "event_time_pattern", "time_zone")
-            if form.event_time == source.TIMESTAMP and key in form.model_fields_set
-        ]
+        for form in self.forms:
+            problems += [f"{form.place}.{problem}" for problem in self._problems_of(form)]
         problems += self._crossing_outlets()
         if self.pane_ms < 1_000:
             problems.append(
@@ -262,6 +221,31 @@ class Settings(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _problems_of(self, form: Input) -> Iterator[str]:
+        """Yield what the keys of an input, and the registry, do not allow."""
+        if self.registry is not None and not form.is_json and form.reader_schema is None:
+            yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
+        if self.registry is None and form.traits.needs_registry:
+            yield f"format: {form.format} needs a [registry], which has the schemas"
+        if form.framing != "confluent" and form.format != "avro":
+            yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+        is_glue = form.framing == "glue"
+        if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):
+            yield (
+                "schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
+                "no other framing has them"
+            )
+        if form.array and not form.traits.has_arrays:
+            yield f"array: needs format = 'json', and the format is {form.format!r}"
+        if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso":
+            yield "time_zone: needs event_time_unit = 'iso' or an Avro timestamp; a number has no zone"
+        if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}:
+            yield "event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
+        if form.event_time == source.TIMESTAMP:
+            for key in ("event_time_part", "event_time_pattern", "time_zone"):
+                if key in form.model_fields_set:
+                    yield f"{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
 
     def _crossing_outlets(self) -> Iterator[str]:
         """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""

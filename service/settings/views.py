@@ -1,7 +1,7 @@
 """[[views]] and [sessions]: what is computed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -128,55 +128,6 @@ class View(Section):
             raise ValueError(msg)
         return value
 
-    @model_validator(mode="after")
-    def _has_values_for_its_statistics(self) -> Self:
-        lacking = [name for name in self.statistics if name not in statistics.WITHOUT_VALUES]
-        if self.measures == () and lacking:
-            msg = (
-                f"statistics: {', '.join(lacking)} of no measure; with measures = [] there are "
-                f"{', '.join(statistics.WITHOUT_VALUES)}"
-            )
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _has_windows_for_its_order(self) -> Self:
-        ordered = [name for name in self.statistics if name in statistics.ORDERED]
-        if ordered and self.is_endless:
-            msg = (
-                f"statistics: {', '.join(ordered)} of a view without windows; they follow the order of a device's readings in a "
-                "window, where late ones have no place: set a window with an end, or remove them"
-            )
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _carries_over_few_steps(self) -> Self:
-        if self.carry_for_ms is None:
-            return self
-        if not any(name in statistics.ORDERED for name in self.statistics):
-            msg = f"carry_for: of no statistic that follows the order of readings; these are {', '.join(statistics.ORDERED)}"
-            raise ValueError(msg)
-        between_ms = self.step_ms if self.time_zone is None else self.window_ms
-        if self.carry_for_ms > MOST_CARRIED * between_ms:
-            msg = (
-                f"carry_for {format_duration(self.carry_for_ms)} is more than {MOST_CARRIED} times "
-                f"{format_duration(between_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
-            )
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _has_statistics_for_its_units(self) -> Self:
-        for name, is_set, needed in (
-            ("per", self.per != "s", statistics.REFERRED),
-            ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),
-        ):
-            if is_set and not any(each in needed for each in self.statistics):
-                msg = f"{name}: of no statistic that it changes; these are {', '.join(needed)}"
-                raise ValueError(msg)
-        return self
-
     @field_validator("wraps_at")
     @classmethod
     def _is_the_first_value_that_a_counter_lacks(cls, value: float | None) -> float | None:
@@ -194,26 +145,50 @@ class View(Section):
         return statistics.with_always(value)
 
     @model_validator(mode="after")
-    def _follows_its_calendar(self) -> Self:
-        if self.time_zone is None:
-            return self
-        if self.slide_ms is not None:
-            msg = "slide: windows of a time_zone do not slide, because they differ in length. Leave out slide, or time_zone"
-            raise ValueError(msg)
-        calendar = Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
-        if "retain_ms" not in self.model_fields_set:
-            object.__setattr__(self, "retain_ms", calendar.longest_ms)
+    def _fits_together(self) -> Self:
+        if (problem := next(self._problems(), None)) is not None:
+            raise ValueError(problem)
+        if self.calendar is not None and "retain_ms" not in self.model_fields_set:
+            object.__setattr__(self, "retain_ms", self.calendar.longest_ms)
         return self
 
-    @model_validator(mode="after")
-    def _slides_evenly(self) -> Self:
-        if self.slide_ms is not None and self.window_ms % self.slide_ms != 0:
-            msg = (
+    def _problems(self) -> Iterator[str]:
+        """Yield what does not fit between two keys."""
+        lacking = [name for name in self.statistics if name not in statistics.WITHOUT_VALUES]
+        if self.measures == () and lacking:
+            known = ", ".join(statistics.WITHOUT_VALUES)
+            yield f"statistics: {', '.join(lacking)} of no measure; with measures = [] there are {known}"
+        ordered = [name for name in self.statistics if name in statistics.ORDERED]
+        if ordered and self.is_endless:
+            yield (
+                f"statistics: {', '.join(ordered)} of a view without windows; they follow the order of a device's readings in a "
+                "window, where late ones have no place: set a window with an end, or remove them"
+            )
+        if self.carry_for_ms is not None:
+            if not ordered:
+                known = ", ".join(statistics.ORDERED)
+                yield f"carry_for: of no statistic that follows the order of readings; these are {known}"
+            between_ms = self.step_ms if self.time_zone is None else self.window_ms
+            if self.carry_for_ms > MOST_CARRIED * between_ms:
+                yield (
+                    f"carry_for {format_duration(self.carry_for_ms)} is more than {MOST_CARRIED} times "
+                    f"{format_duration(between_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
+                )
+        for name, is_set, needed in (
+            ("per", self.per != "s", statistics.REFERRED),
+            ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),
+        ):
+            if is_set and not any(each in needed for each in self.statistics):
+                yield f"{name}: of no statistic that it changes; these are {', '.join(needed)}"
+        if self.slide_ms is None:
+            return
+        if self.time_zone is not None:
+            yield "slide: windows of a time_zone do not slide, because they differ in length. Leave out slide, or time_zone"
+        if self.window_ms % self.slide_ms != 0:
+            yield (
                 f"window {format_duration(self.window_ms)} must be a whole multiple of slide "
                 f"{format_duration(self.slide_ms)}: windows are put together from slides"
             )
-            raise ValueError(msg)
-        return self
 
     @property
     def has_groups(self) -> bool:

@@ -45,7 +45,7 @@ def test_the_logs_and_the_state_of_a_query_are_read_as_spark_wrote_them(world: W
             names = {f"{store}/{name}" for name in folder.names(store)}
             assert names & {f(store, batch, attempt) for f in (state_files.changelog, state_files.snapshot)}
         assert damage.of_logs(folder) == damage.of_state(folder, batch) == {}
-        assert [file.name for file in folder.walk() if kind(file.name) is None] == [], "contents.py lists all files"
+        assert [file.name for file in folder.walk() if kind(file.name) is None] == [], "the table lacks them"
         committed = logs.committed(folder)
         assert committed is not None
         assert (committed.batch, committed.start, committed.end) == (batch, {world.topic: {0: 0, 1: 0}}, end)

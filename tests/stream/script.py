@@ -33,6 +33,7 @@ from service.reference.attributes import SERVING, Index, Serving
 from service.settings import Settings
 from service.spark import batch_context
 from service.spark.batch_context import BatchContext
+from service.spark.files import opened
 from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
@@ -91,7 +92,7 @@ class World:
         return [p for p in self.query.recentProgress if "addBatch" in p.durationMs]
 
     def _on_batch(self, frame: DataFrame, batch: int) -> None:
-        times = event_time.Log.of(self.spark, self.settings.service.checkpoint)
+        times = event_time.Log(opened(self.spark, self.settings.service.checkpoint))
         before, distinct = times.before(batch), None
         if self.settings.admission.distinct:
             folder = seen_keys.folder(self.settings)

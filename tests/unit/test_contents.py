@@ -1,7 +1,6 @@
-"""The table of the checkpoint's files: the page has it, and every file that code names is in it."""
+"""The table of the checkpoint's files in docs/operator/checkpoint.md: every file that code names is in it."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from service.admission import column_values, device_limit, schema_store
 from service.aggregation import seen_keys
-from service.checkpoint import beginnings, contents, event_time, manifest, shape, skips, topic_log, view_versions
+from service.checkpoint import beginnings, event_time, manifest, shape, skips, topic_log, view_versions
 from service.checkpoint.document import Document
 from service.daemon import never_sent, starts
 from service.outlets import outbox, recomputed, silence
@@ -19,9 +18,8 @@ from service.reference import history
 from service.rejects import former
 from service.spark.files import Local
 from service.spark.internals import commit_log, damage, offset_log, state_files
-from tests.checkpoint_files import kind
+from tests.checkpoint_files import FILES, kind
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/operator/checkpoint.md"
 NAMES = [
     damage.METADATA,
     offset_log.FIRST,
@@ -92,16 +90,10 @@ def test_a_document_is_read_and_written_as_by_the_release_before(tmp_path: Path,
     assert json.loads(folder.read("written")) == json.loads(WRITTEN[document])
 
 
-def test_the_page_has_the_table() -> None:
-    """Print it anew: python -c 'from service.checkpoint import contents; print(contents.table())'."""
-    [table] = re.findall(r"^\| file \|.*?(?=\n\n)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert table + "\n" == contents.table()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_that_the_service_names_is_in_the_table_once(name: str) -> None:
     assert kind(name) is not None
 
 
 def test_every_line_of_the_table_is_a_file_that_the_service_names() -> None:
-    assert {kind(name) for name in NAMES} == set(contents.FILES)
+    assert {kind(name) for name in NAMES} == {*FILES}
