@@ -34,10 +34,14 @@ A message says what happened, where (topic[partition]@offset, batch, file), whic
 
 
 class TidemarkError(Exception):
-    """The root: `code` for machines, `status` for the process, the text for people."""
+    """The root: `code` for machines, `status` for the process, the text for people. A family that names neither inherits both."""
 
     code = "TIDEMARK"
     status = 1
+
+    def __init_subclass__(cls, *, code: str | None = None, status: int | None = None) -> None:
+        super().__init_subclass__()
+        cls.code, cls.status = code or cls.code, status or cls.status
 
     def __init__(self, what: str, *, remedy: str = "") -> None:
         self.what = what
@@ -45,54 +49,36 @@ class TidemarkError(Exception):
         super().__init__(f"{what}. {remedy}" if remedy else what)
 
 
-class SettingsError(TidemarkError):
+class SettingsError(TidemarkError, code="SETTINGS", status=2):
     """Settings that cannot be used; names every problem at once."""
-
-    code = "SETTINGS"
-    status = 2
 
 
 class SecretFileError(SettingsError):
     """The file of a password or a certificate cannot be used; it may be about to be replaced."""
 
 
-class SchemaError(TidemarkError):
+class SchemaError(TidemarkError, code="SCHEMA", status=3):
     """A schema or expectations file that is missing, malformed or incompatible."""
 
-    code = "SCHEMA"
-    status = 3
 
-
-class RegistryError(SchemaError):
+class RegistryError(SchemaError, code="SCHEMA_REGISTRY"):
     """The schema registry does not answer."""
 
-    code = "SCHEMA_REGISTRY"
 
-
-class ReferenceDataError(TidemarkError):
+class ReferenceDataError(TidemarkError, code="REFERENCE", status=4):
     """Reference data that cannot be read, or that its expectations refuse."""
 
-    code = "REFERENCE"
-    status = 4
 
-
-class ReferenceTooOldError(ReferenceDataError):
+class ReferenceTooOldError(ReferenceDataError, code="REFERENCE_TOO_OLD"):
     """The reference in use is older than the settings allow, and there is no newer one."""
 
-    code = "REFERENCE_TOO_OLD"
 
-
-class SourceError(TidemarkError):
+class SourceError(TidemarkError, code="SOURCE", status=5):
     """Kafka cannot be read or written as needed."""
 
-    code = "SOURCE"
-    status = 5
 
-
-class SourceRefusedError(SourceError):
+class SourceRefusedError(SourceError, code="SOURCE_REFUSED"):
     """Kafka refuses the request: waiting does not help."""
-
-    code = "SOURCE_REFUSED"
 
 
 class SourceLoginError(SourceRefusedError):
@@ -103,101 +89,65 @@ class SourceTrustError(SourceRefusedError):
     """Kafka's certificate or the service's own is refused."""
 
 
-class DataLossError(SourceError):
+class DataLossError(SourceError, code="SOURCE_DATA_LOSS"):
     """Kafka has deleted records that the query has not read."""
 
-    code = "SOURCE_DATA_LOSS"
 
-
-class SinkError(TidemarkError):
+class SinkError(TidemarkError, code="SINK", status=6):
     """Redis did not acknowledge a write within its retries."""
 
-    code = "SINK"
-    status = 6
 
-
-class SinkRefusedError(SinkError):
+class SinkRefusedError(SinkError, code="SINK_REFUSED"):
     """Redis refuses the connection or the command: waiting does not help."""
-
-    code = "SINK_REFUSED"
 
 
 class SinkLoginError(SinkRefusedError):
     """Redis refuses the password."""
 
 
-class FencedError(TidemarkError):
+class FencedError(TidemarkError, code="FENCED", status=7):
     """A newer epoch exists: this writer must stop and never write again."""
 
-    code = "FENCED"
-    status = 7
 
-
-class CheckpointError(TidemarkError):
+class CheckpointError(TidemarkError, code="CHECKPOINT", status=8):
     """The checkpoint cannot be continued by this version with these settings."""
 
-    code = "CHECKPOINT"
-    status = 8
 
-
-class QueryError(TidemarkError):
+class QueryError(TidemarkError, code="QUERY", status=9):
     """The streaming query ended for a reason that no other family names."""
 
-    code = "QUERY"
-    status = 9
 
-
-class WorkerLostError(QueryError):
+class WorkerLostError(QueryError, code="QUERY_WORKER_LOST"):
     """A process that worked for the query is gone."""
 
-    code = "QUERY_WORKER_LOST"
 
-
-class SparkLostError(QueryError):
+class SparkLostError(QueryError, code="QUERY_SPARK_LOST"):
     """Spark has ended, and this process cannot continue without it."""
 
-    code = "QUERY_SPARK_LOST"
 
-
-class ExhaustedError(QueryError):
+class ExhaustedError(QueryError, code="QUERY_EXHAUSTED"):
     """The process has nearly as much of something as the system allows, and only a new process has less."""
 
-    code = "QUERY_EXHAUSTED"
 
-
-class SetupError(TidemarkError):
+class SetupError(TidemarkError, code="SETUP", status=10):
     """The machine lacks something the program needs."""
 
-    code = "SETUP"
-    status = 10
 
-
-class UnreadableRecordError(TidemarkError):
+class UnreadableRecordError(TidemarkError, code="UNREADABLE", status=11):
     """Records that end every process that reads them: skip them with `tidemark skip`."""
 
-    code = "UNREADABLE"
-    status = 11
 
-
-class OutletError(TidemarkError):
+class OutletError(TidemarkError, code="OUTLET", status=12):
     """An outlet did not take final values within its retries."""
 
-    code = "OUTLET"
-    status = 12
 
-
-class OutletRefusedError(OutletError):
+class OutletRefusedError(OutletError, code="OUTLET_REFUSED"):
     """An outlet refuses the connection or the values: waiting does not help."""
-
-    code = "OUTLET_REFUSED"
 
 
 class OutletLoginError(OutletRefusedError):
     """An outlet refuses the password."""
 
 
-class QuestionError(TidemarkError):
+class QuestionError(TidemarkError, code="QUESTION", status=13):
     """A question of `tidemark sql` that cannot be answered: its text, a name in it, or too much to read."""
-
-    code = "QUESTION"
-    status = 13

@@ -49,10 +49,8 @@ NAMES = (*_BATCH, *_OUTLETS, *_VIEWS, *_BACKFILL, *_COMMANDS, *_RESHAPE)
 _FORM = re.compile(rf"({'|'.join(NAMES)}):([1-9]\d*)(?::(kill|raise))?")
 
 
-class InjectedError(QueryError):
+class InjectedError(QueryError, code="QUERY_INJECTED"):
     """A failure that a test has requested; it is transient."""
-
-    code = "QUERY_INJECTED"
 
 
 @dataclass(frozen=True, slots=True)

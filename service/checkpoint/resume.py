@@ -16,9 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from service.checkpoint import logs, manifest, narrow, shape
@@ -182,7 +180,7 @@ def _require_all_of_it(settings: Settings) -> None:
     the same values. Reading a part of them would silently give windows and sessions that lack the rest.
     """
     kafka = settings.kafka
-    with _consumer(kafka) as consumer:
+    with clients.reading(kafka, uncommitted=True) as consumer:
         source = f"Redis, key {shards(settings.redis)[0].progress},"
         # Of the newest batch: a writer that was killed may have left shards a batch apart.
         texts = [stored.decode() for stored in redis_link.progress(settings.redis, "offsets") if stored]
@@ -233,7 +231,7 @@ def require_records(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
 
     Raises DataLossError for others, and SourceError.
     """
-    with _consumer(kafka) as consumer:
+    with clients.reading(kafka, uncommitted=True) as consumer:
         ends = edges(consumer, kafka)
     beyond = [
         f"{topic}[{partition}]: committed offset {offset}, the end is {ends[topic][partition][1]}"
@@ -287,17 +285,6 @@ def _each(offsets: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[str, int, 
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():
             yield topic, partition, offset
-
-
-@contextmanager
-def _consumer(kafka: Kafka) -> Iterator[Any]:
-    consumer = clients.consumer(kafka, small=True, uncommitted=True)
-    try:
-        yield consumer
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 @contextmanager

@@ -7,8 +7,8 @@ librdkafka's log is off: it repeats a lost connection without end, and each call
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -70,6 +70,18 @@ def consumer(
         return Consumer({**defaults, **_common(kafka), **fixed, **(options or {})})
     except KafkaException as error:
         raise _unusable(error) from error
+
+
+@contextmanager
+def reading(kafka: Kafka, *, small: bool = True, uncommitted: bool = False) -> Iterator[Consumer]:
+    """Give a `consumer` and close it after the block. A KafkaException of the block is raised as SourceError: `unreachable`."""
+    client = consumer(kafka, small=small, uncommitted=uncommitted)
+    try:
+        yield client
+    except KafkaException as error:
+        raise unreachable(kafka, error, client) from error
+    finally:
+        client.close()
 
 
 def producer(kafka: Kafka, name: str, options: Options | None = None) -> Producer:

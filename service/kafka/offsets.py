@@ -33,13 +33,8 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
 
 def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
     """`edges` with a new consumer; with `uncommitted`, also of records that are not committed. Raises SourceError."""
-    consumer = clients.consumer(kafka, small=True, uncommitted=uncommitted)
-    try:
+    with clients.reading(kafka, uncommitted=uncommitted) as consumer:
         return edges(consumer, kafka)
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
@@ -112,13 +107,8 @@ def written(kafka: Kafka, starts: Mapping[tuple[str, int], int]) -> Mapping[tupl
 
     Raises SourceError.
     """
-    consumer = clients.consumer(kafka, small=True)
-    try:
+    with clients.reading(kafka) as consumer:
         return _written(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:

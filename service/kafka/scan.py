@@ -37,8 +37,7 @@ def messages(
     With `since_ms`, each partition begins at its first record of that time or later. With `begin`, (topic, partition) -> offset,
     only those partitions are read, from those offsets. Raises SourceError.
     """
-    consumer = clients.consumer(kafka, uncommitted=uncommitted)
-    try:
+    with clients.reading(kafka, small=False, uncommitted=uncommitted) as consumer:
         ends, total = _assign(consumer, names, since_ms, begin)
         read = 0
         silent = 0.0
@@ -65,10 +64,6 @@ def messages(
                 del ends[place]
             if error is None and offset < end:
                 yield message
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 def _assign(

@@ -45,13 +45,8 @@ def of_topics(kafka: Kafka, topics: Sequence[str]) -> Offsets:
         starting = {topic: each for topic, each in starting.items() if topic in topics}
     only = kafka.model_copy(update={"topics": tuple(topics), "starting": starting})
     require(only)
-    consumer = clients.consumer(kafka, small=True)
-    try:
+    with clients.reading(kafka) as consumer:
         return offsets(consumer, only, edges(consumer, only))
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 def require(kafka: Kafka) -> None:

@@ -121,8 +121,7 @@ def readable(
     With `until_ms`, without the records whose broker time is not below it. The brokers must set that time (LogAppendTime).
     """
     left = topic_log.read(Files(spark, settings.service.checkpoint)).missing_until_ms(committed.end)
-    consumer = clients.consumer(settings.kafka, small=True)
-    try:
+    with clients.reading(settings.kafka) as consumer:
         partitions = {
             (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
             for topic, ends in committed.end.items()
@@ -130,10 +129,6 @@ def readable(
         }
         if until_ms is not None:
             committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
-    except KafkaException as error:
-        raise clients.unreachable(settings.kafka, error, consumer) from error
-    finally:
-        consumer.close()
     return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)
 
 

@@ -73,20 +73,16 @@ Reply = list[int | bytes]
 T = TypeVar("T")
 
 
-class WritesLostError(SinkError):
+class WritesLostError(SinkError, code="SINK_WRITES_LOST"):
     """Redis has lost data that it had acknowledged; the call wrote nothing.
 
     To recover, acquire the lease again with `at_least=<the epoch so far>`, republish the lost values
     (service/recompute/republish.py), and replay the batch under the new epoch.
     """
 
-    code = "SINK_WRITES_LOST"
 
-
-class EpochLostError(WritesLostError):
+class EpochLostError(WritesLostError, code="SINK_EPOCH_LOST"):
     """Redis has no epoch, or an older one than the writer (FLUSHALL, an empty restart, an old backup)."""
-
-    code = "SINK_EPOCH_LOST"
 
 
 @dataclass(frozen=True, slots=True)
