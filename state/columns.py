@@ -4,7 +4,7 @@ Everything here is about a `Block`: n rows, sorted however the caller likes, wit
 Inside, "lacking" is NaN (float64) or -1 (a time); in an Arrow table it is null. Conversions are at the edge only.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -217,6 +217,20 @@ def stats_arrays(stat: Stats, parts: Iterable[str]) -> list[Array]:
     none = stat.count == 0
     mask = none if none.any() else None
     return [pa.array(getattr(stat, part), mask=None if part == "count" else mask) for part in parts]
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The table with its dictionaries of texts decoded."""
+    for number, each in enumerate(table.schema):
+        if pa.types.is_dictionary(each.type):
+            column = array(table.column(number)).cast(pa.string())
+            table = table.set_column(number, pa.field(each.name, pa.string(), each.nullable), column)
+    return table
+
+
+def together(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all tables; a column that one lacks is null there."""
+    return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
 
 def nullable(values: npt.NDArray[Any], missing: Bools) -> Array:

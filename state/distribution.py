@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from state import blobs, waiting, windows
-from state.columns import Array, Column, Ints, array, codes_of
+from state.columns import Array, Column, Ints, array, codes_of, plain, together
 from state.layout import LIMITS, BucketState
 
 _NO_LIMITS = dict(zip(LIMITS, (-1, -1, 0), strict=True))
@@ -57,13 +57,13 @@ def joined(parts: Sequence[BucketState]) -> BucketState:
     """Return one state of several, at least one. No device and no window is in two of them."""
     has_limits = any(LIMITS[0] in part.devices.column_names for part in parts)
     tables = [waiting.without(part.devices) for part in parts]
-    devices = _together([_with_limits(table) if has_limits else table for table in tables])
+    devices = together([_with_limits(table) if has_limits else table for table in tables])
     before = np.cumsum([0, *(part.devices.num_rows for part in parts)])
     tables = [
         part.runs.set_column(0, "row", pa.array(codes_of(part.runs.column("device")) + first))
         for part, first in zip(parts, before.tolist(), strict=False)
     ]
-    runs = _together(tables)
+    runs = together(tables)
     rows = array(runs.column("row")).to_numpy(zero_copy_only=False).astype(np.int32)
     device = pa.DictionaryArray.from_arrays(rows, array(devices.column("device")))
     runs = runs.set_column(0, parts[0].runs.schema.field(0), device)
@@ -83,7 +83,7 @@ def digest(states: Sequence[BucketState]) -> Digest:
     hashed = hashlib.blake2b(digest_size=16)
     tables = {"device": whole.devices, "device session start": whole.runs, " ".join(windows.KEY): whole.windows}
     for keys, table in tables.items():
-        ordered = _plain(table).sort_by([(key, "ascending") for key in keys.split()])
+        ordered = plain(table).sort_by([(key, "ascending") for key in keys.split()])
         for name in sorted(ordered.column_names):
             for content in (name.encode(), *_content(ordered.column(name))):
                 hashed.update(len(content).to_bytes(8, "little") + content)
@@ -96,10 +96,6 @@ def of_texts(column: Column, buckets: Mapping[str, int]) -> Ints:
     if isinstance(whole, pa.DictionaryArray):
         return of_texts(whole.dictionary, buckets)[codes_of(whole)]
     return np.array([buckets[text] for text in whole.to_pylist()], np.int64)
-
-
-def _together(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables, promote_options="default").combine_chunks()
 
 
 def _with_due(whole: pa.Table, parts: Sequence[pa.Table], place: int) -> pa.Table:
@@ -117,13 +113,6 @@ def _with_limits(devices: pa.Table) -> pa.Table:
         column = pa.array(np.full(devices.num_rows, value, np.int64))
         devices = devices.append_column(pa.field(name, pa.int64(), nullable=False), column)
     return devices
-
-
-def _plain(table: pa.Table) -> pa.Table:
-    for number, each in enumerate(table.schema):
-        if pa.types.is_dictionary(each.type):
-            table = table.set_column(number, each.name, array(table.column(number)).cast(pa.string()))
-    return table
 
 
 def _content(column: Column) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from state import codec
-from state.columns import array
+from state.columns import plain, together
 from state.layout import BucketState, device_schema, run_schema
 from state.processor import STATE_NAME
 from state.store import restore
@@ -64,17 +64,9 @@ def read(spark: SparkSession, checkpoint: str) -> tuple[pa.Table, pa.Table, pa.T
         runs.append(_prefixed(bucket, state.runs))
         devices.append(_prefixed(bucket, state.devices))
         windows.append(_prefixed(bucket, state.windows))
-    return _together(runs), _together(devices), _together(windows)
+    return together(runs), together(devices), together(windows)
 
 
 def _prefixed(bucket: int, table: pa.Table) -> pa.Table:
-    for number, each in enumerate(table.schema):
-        if pa.types.is_dictionary(each.type):
-            column = array(table.column(number)).cast(pa.string())
-            table = table.set_column(number, pa.field(each.name, pa.string(), nullable=False), column)
     buckets = pa.repeat(pa.scalar(bucket, pa.int32()), table.num_rows)
-    return table.add_column(0, pa.field("bucket", pa.int32(), nullable=False), buckets)
-
-
-def _together(tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables, promote_options="default").combine_chunks()
+    return plain(table).add_column(0, pa.field("bucket", pa.int32(), nullable=False), buckets)

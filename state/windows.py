@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from state import blobs, waiting
 from state.blobs import Stored
-from state.columns import Array, Bools, Field, Ints, array, codes_of, joined, places
+from state.columns import Array, Bools, Field, Ints, array, codes_of, ints, joined, places
 from state.rules import ENDLESS_MS
 from state.statistics import COLUMNS, DEFAULT, TRAIL, Columns, Taken, columns_of
 from state.trails import LOST_BYTES
@@ -142,8 +142,8 @@ def advance(
     if new.num_rows:
         windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
         changed = with_readings(compact(windows.filter(pa.array(is_changed))))
-    ends = _ints(windows, "end")
-    if ends.max(initial=0) >= ENDLESS_MS and (dropped := _dropped(windows, ends, endless)).any():
+    ends = ints(windows, "end")
+    if (dropped := are_dropped(windows, endless)).any():
         windows, ends = compact(windows.filter(pa.array(~dropped))), ends[~dropped]
     over = ends <= watermark_ms
     if not over.any():
@@ -169,7 +169,7 @@ def _paced(
         due = np.concatenate((due, np.full(windows.num_rows - len(due), waiting.NEVER)))
         waiting.begin(due, is_changed, Phases.of_windows(windows, update_every), pace)
         is_same = False
-    ends = _ints(windows, "end")
+    ends = ints(windows, "end")
     is_kept = ~are_dropped(windows, endless)
     over = ends <= watermark_ms
     leaves = (waiting.leaving(due, pace) | (over & (due != waiting.NEVER))) & is_kept
@@ -188,10 +188,14 @@ def _paced(
 
 def are_dropped(windows: pa.Table, endless: Collection[tuple[str, str]]) -> Bools:
     """Return which windows are endless, and of no view and measure in `endless`."""
-    ends = _ints(windows, "end")
-    if ends.max(initial=0) < ENDLESS_MS:
-        return np.zeros(len(ends), np.bool_)
-    return _dropped(windows, ends, endless)
+    are_over = are_endless(windows)
+    if not are_over.any():
+        return are_over
+    views, measures = (array(windows.column(name)) for name in ("view", "measure"))
+    names = views.dictionary.to_pylist(), measures.dictionary.to_pylist()
+    is_kept = np.array([[(view, measure) in endless for measure in names[1]] for view in names[0]], np.bool_)
+    dropped: Bools = are_over & ~is_kept[codes_of(views), codes_of(measures)]
+    return dropped
 
 
 def are_of(windows: pa.Table, views: Collection[str]) -> Bools:
@@ -204,13 +208,13 @@ def are_of(windows: pa.Table, views: Collection[str]) -> Bools:
 
 def with_readings(windows: pa.Table) -> pa.Table:
     """Return the windows without those that have only a reading from before their start: see `carry_for` in state/trails.py."""
-    count = _ints(windows, "count")
+    count = ints(windows, "count")
     return windows if count.all() else compact(windows.filter(pa.array(count > 0)))
 
 
 def are_endless(windows: pa.Table) -> Bools:
     """Return which windows are endless."""
-    return _ints(windows, "end") >= ENDLESS_MS
+    return ints(windows, "end") >= ENDLESS_MS
 
 
 def lost(windows: pa.Table) -> int:
@@ -227,15 +231,6 @@ def most_keys(windows: pa.Table, views: Collection[str]) -> int:
     of_views, width = np.isin(codes_of(column), codes), max(1, len(measures.dictionary))
     pairs = codes_of(column)[of_views].astype(np.int64) * width + codes_of(measures)[of_views]
     return int(np.bincount(pairs).max(initial=0))
-
-
-def _dropped(windows: pa.Table, ends: Ints, endless: Collection[tuple[str, str]]) -> Bools:
-    """Return which windows are endless, and of no view and measure in `endless`."""
-    views, measures = (array(windows.column(name)) for name in ("view", "measure"))
-    names = views.dictionary.to_pylist(), measures.dictionary.to_pylist()
-    is_kept = np.array([[(view, measure) in endless for measure in names[1]] for view in names[0]], np.bool_)
-    dropped: Bools = (ends >= ENDLESS_MS) & ~is_kept[codes_of(views), codes_of(measures)]
-    return dropped
 
 
 def only(windows: pa.Table, wanted: pa.Table) -> pa.Table:
@@ -414,12 +409,3 @@ def _codes(table: pa.Table) -> Ints:
         )
         raise OverflowError(msg)
     return code
-
-
-def _ints(table: pa.Table, name: str) -> Ints:
-    return np.asarray(_numbers(table, name), np.int64)
-
-
-def _numbers(table: pa.Table, name: str) -> npt.NDArray[Any]:
-    numbers: npt.NDArray[Any] = array(table.column(name)).to_numpy(zero_copy_only=False)
-    return numbers

@@ -255,7 +255,8 @@ def described(before: Versions, after: Versions) -> list[str]:
             text = f"the view {view.of} is new, as {view.name}, {shape}"
             if view.is_next:
                 text = f"the view {view.of} gets a new version {view.name}, {shape}; the former one serves until it is complete"
-            lines.append(f"{text}. Windows from {_from(view)} on have all readings")
+            from_time = format_time(max(view.incomplete.values())) if view.incomplete else "the first one"
+            lines.append(f"{text}. Windows from {from_time} on have all readings")
         elif was.is_next and not view.is_next:
             lines.append(f"the view {view.of} is served by its version {view.name}, {shape}")
         elif was.incomplete and not view.incomplete:
@@ -267,10 +268,6 @@ def described(before: Versions, after: Versions) -> list[str]:
         elif was != view:
             lines.append(f"the view {view.of} has other measures, statistics or another retain")
     return [*lines, *(f"{name} of the view {view.of} is removed. Its keys expire" for name, view in former.items())]
-
-
-def _from(view: ViewVersion) -> str:
-    return format_time(max(view.incomplete.values())) if view.incomplete else "the first one"
 
 
 def stored(settings: Settings, files: Files | Local) -> Settings:

@@ -138,7 +138,8 @@ class IdleCloser:
             sink.run("idle", watermark=str(line_ms))
             self._term.idle_ms = max(self._term.idle_ms, line_ms)
             if self._term.outlets is not None:
-                self._term.outlets.close_idle(sink.micro_batch, closed, self._due_windows(line_ms))
+                due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
+                self._term.outlets.close_idle(sink.micro_batch, closed, due)
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
@@ -181,9 +182,6 @@ class IdleCloser:
                 [waiting.without(state.windows) for state in states] if self._term.outlets is not None else []
             )
         return opened[1]
-
-    def _due_windows(self, line_ms: int) -> list[pa.Table]:
-        return [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
 
     def _has_newest_state(self, batch: int) -> bool:
         """Whether no published batch after this one has changed windows or sessions."""

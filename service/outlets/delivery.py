@@ -165,7 +165,8 @@ class Delivery:
                 self._fail(error)
                 break
             except Exception as error:  # a driver's own: the entry stays, and the next attempt comes
-                self._fail(error if isinstance(error, TidemarkError) else OutletError(_text(error)))
+                text = " ".join(str(error).split()) or type(error).__name__
+                self._fail(error if isinstance(error, TidemarkError) else OutletError(text))
                 self._ending.wait(again_s)
                 again_s = min(2 * again_s, LONGEST_AGAIN_S)
             else:
@@ -252,7 +253,3 @@ class Delivery:
         if was_away:
             _log.info("The outlet %s is back and has %s", self.options.name, stored.position)
         self._done(stored)
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

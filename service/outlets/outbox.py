@@ -200,7 +200,7 @@ class Outbox:
         try:
             changes = [codec.unpack_changes(payload) for payload in payloads]
         except codec.CodecError as error:
-            raise self._damaged(stored.name, error) from error
+            raise document.damaged(self.files, stored.name, error) from error
         windows = concat([each.windows for each in changes])
         views = Scope.parse(header).views
         return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
@@ -223,7 +223,7 @@ class Outbox:
                 self.files.remove(f"{FOLDER}/{name}")
             else:
                 found.append(self._stored(name))
-        return sorted(found, key=lambda stored: _order(stored.position))
+        return sorted(found, key=lambda each: (each.position.epoch, each.position.batch, each.position.part))
 
     def remove(self, name: str) -> None:
         """Remove an entry that was written under a name, and that every outlet has, or another entry has taken."""
@@ -247,18 +247,11 @@ class Outbox:
                 at += size
             return header, payloads
         except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            raise self._damaged(name, error) from error
-
-    def _damaged(self, name: str, error: Exception) -> CheckpointError:
-        return document.damaged(self.files, name, error)
+            raise document.damaged(self.files, name, error) from error
 
 
 def _position(header: dict[str, Any]) -> Position:
     return Position.parse(json.dumps(header["position"]))
-
-
-def _order(position: Position) -> tuple[int, int, int]:
-    return position.epoch, position.batch, position.part
 
 
 def _sessions(changes: Sequence[Changes]) -> pa.Table:

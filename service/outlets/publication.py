@@ -34,7 +34,7 @@ from service.settings.outlets import OutletSection
 from service.spark.files import opened
 from state import codec
 from state.columns import array, codes_of, ints
-from state.layout import Changes, session_schema
+from state.layout import session_schema
 from state.rules import ENDLESS_MS
 from state.windows import compact, concat
 
@@ -90,8 +90,12 @@ class Outlets:
         if self._committed is not None and self._committed.batch < micro_batch.batch:
             self._take_corrected(self._committed)
         self._committed = Position.of(micro_batch)
-        leaving = [self._leaving(micro_batch.batch, codec.unpack_changes(each)) for each in packed]
-        payloads = [codec.pack_changes(each) for each in leaving if each]
+        payloads = []
+        for changes in map(codec.unpack_changes, packed):
+            # No window that lacks readings because its view has changed, and what silence had closed only if it has changed.
+            complete = replace(changes, windows=whole(changes.windows, self._settings))
+            if leaving := self._silence.final(micro_batch.batch, complete):
+                payloads.append(codec.pack_changes(leaving))
         if payloads:
             self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._scope))
             failpoint.hit("finals_stored")
@@ -134,11 +138,6 @@ class Outlets:
             payloads, views = self._outbox.read(f"{FOLDER}/{name}")
             self._add(self._silence.take(committed, name, payloads, replace(self._scope, views=views)))
             self._outbox.remove(f"{FOLDER}/{name}")
-
-    def _leaving(self, batch: int, changes: Changes) -> Changes:
-        """Return what leaves of a batch's finals: no window that lacks readings because its view has changed, and what silence
-        had closed only if it has changed."""
-        return self._silence.final(batch, replace(changes, windows=whole(changes.windows, self._settings)))
 
     def _add(self, stored: Stored | None) -> None:
         """Have an entry, if there is one, delivered to the outlets that it is for: others were added or renamed later."""

@@ -509,8 +509,8 @@ local function written()
   return {1}
 end
 
--- Writes progress, and a.meta if it has changed. a.waiting is the number of open values that wait, absent for none. With it, all windows that end by `final` are closed, which never falls: a writer
--- that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
+-- Writes progress, and a.meta if it has changed. a.waiting is the number of open values that wait, absent for none. With progress all
+-- windows that end by `final` are closed, which never falls: a writer that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
 -- and the batch that were stored before, or '', then `final`}.
 local function progress()
   local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'final', 'idle')
@@ -559,15 +559,19 @@ local function unmark()
   return {1}
 end
 
--- Scans one page of keys of a.pattern from a.cursor on, and removes the windows for which is_wrong(key) holds. Returns {the next
--- cursor, removed}.
-local function remove_windows(is_wrong)
+local function remove_window(key)
+  call('DEL', key)
+  announce('window', key)
+end
+
+-- Scans one page of keys of a.pattern from a.cursor on, and removes those for which is_wrong(key) holds. Returns {the next cursor,
+-- removed}.
+local function remove_all(is_wrong, remove)
   local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
   local removed = 0
   for _, key in ipairs(page[2]) do
     if is_wrong(key) then
-      call('DEL', key)
-      announce('window', key)
+      remove(key)
       removed = removed + 1
     end
   end
@@ -578,36 +582,29 @@ end
 -- about to call them final.
 local function forget()
   local final = tonumber(call('HGET', KEYS[4], 'final') or nil) or -1
-  return remove_windows(function(key)
+  return remove_all(function(key)
     local ends = tonumber(call('HGET', key, 'end') or nil)
     return ends and ends > final and ends <= tonumber(a.watermark)
-  end)
+  end, remove_window)
 end
 
 -- Removes windows that lack readings and begin at a.begins or later: their view is complete from there on, and their readings are
 -- in windows of other keys.
 local function parts()
-  return remove_windows(function(key)
+  return remove_all(function(key)
     local stored = call('HMGET', key, 'complete_from', 'start')
     return stored[1] and tonumber(stored[2]) >= tonumber(a.begins) and tonumber(stored[2]) < tonumber(stored[1])
-  end)
+  end, remove_window)
 end
 
--- Scans one page of keys of a.pattern from a.cursor on. Removes sessions that are open or closed by silence alone, were written
--- before the epoch a.before, and have their last reading before a.last (event time, '' for any): the state does not
--- have these sessions any more, because they are closed or part of others. Returns {the next cursor, removed}.
+-- Removes sessions that are open or closed by silence alone, were written before the epoch a.before, and have their last reading
+-- before a.last (event time, '' for any): the state does not have these sessions any more, because they are closed or part of others.
 local function stale()
-  local page = call('SCAN', a.cursor, 'MATCH', a.pattern, 'COUNT', a.limit)
-  local removed = 0
-  for _, key in ipairs(page[2]) do
+  return remove_all(function(key)
     local stored = call('HMGET', key, 'state', 'epoch', 'closed_by', 'last')
     local is_over = a.last == '' or (tonumber(stored[4] or nil) or 0) < tonumber(a.last)
-    if (stored[1] == 'open' or stored[3] == 'idle') and (tonumber(stored[2] or nil) or 0) < a.before and is_over then
-      remove_session(key)
-      removed = removed + 1
-    end
-  end
-  return {page[1], removed}
+    return (stored[1] == 'open' or stored[3] == 'idle') and (tonumber(stored[2] or nil) or 0) < a.before and is_over
+  end, remove_session)
 end
 
 -- Removes the values of a view without windows, of a.measures: those of a.limit keys from the rank a.from on. With a.whole the keys

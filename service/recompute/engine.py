@@ -200,12 +200,10 @@ class _Closed:
             payloads = (_payload(first, kind, payload) for _, first, kind, payload in group)
             for each in history.closed(payloads, self.watermark_ms, self.whole_from_ms, self.rules, span, known):
                 living = self._chosen(each.windows)
-                whole = windows.compact(living.filter(pa.array(self._are_whole(living))))
+                is_whole = are_whole(living, self.whole_from_ms, self.carries)
+                whole = windows.compact(living.filter(pa.array(is_whole)))
                 changes = Changes(each.sessions, status_schema(()).empty_table(), whole)
                 yield _changes(changes, windows=living.num_rows - whole.num_rows, sessions=each.unrecoverable)
-
-    def _are_whole(self, table: pa.Table) -> Bools:
-        return are_whole(table, self.whole_from_ms, self.carries)
 
     def _chosen(self, table: pa.Table) -> pa.Table:
         if self.only is None or not self.only.expired:

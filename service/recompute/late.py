@@ -146,7 +146,6 @@ def _read(
             span.add(reject.place)
         if within or reject.place in applied:
             late[reject.place] = reject
-        if within or reject.place in applied:
             # The row of a corrected one is added to those of the topic, where a larger max_delay would admit it a second time.
             refused[reject.place] = Refusal(reject.reason, reject.broker_ms)
     gone = [int(known[place].details.get("event_ms", -1)) for place in applied - late.keys()]

@@ -1,15 +1,19 @@
 """[kafka]."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, field_validator, model_validator
+from pydantic import Field, PlainValidator, field_validator
 
-from service.settings.section import Client
+from service.settings.section import Client, rule
 
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
+_REJECTS = rule(
+    re.compile(r"\{topic\}[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\{topic\}[A-Za-z0-9._-]*").fullmatch,
+    "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'",
+)
 _PARTITION = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 """One spelling for each number, so that no two entries are of one partition."""
 
@@ -63,7 +67,7 @@ class Kafka(Client):
     """
     max_per_batch: int = Field(default=3_000_000, gt=0)
     """Most records in one batch, over all partitions. service.target_batch makes batches smaller."""
-    rejects: str = "{topic}.rejects"
+    rejects: Annotated[str, _REJECTS] = "{topic}.rejects"
     """Name of the topic that takes the rejects of {topic}. It is created if it does not exist."""
 
     @field_validator("topics")
@@ -74,31 +78,14 @@ class Kafka(Client):
             raise ValueError(msg)
         return value
 
-    @field_validator("rejects")
-    @classmethod
-    def _names_a_topic(cls, value: str) -> str:
-        if value.count("{topic}") != 1 or value == "{topic}" or not TOPIC.match(value.replace("{topic}", "")):
-            msg = "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'"
-            raise ValueError(msg)
-        return value
-
-    @model_validator(mode="after")
-    def _begins_in_its_topics(self) -> Self:
+    def conflicts(self) -> Iterator[str]:
         others = sorted(set(self.starting) - set(self.topics)) if isinstance(self.starting, Mapping) else []
         if others:
-            msg = f"starting: {', '.join(others)} is not among the topics {', '.join(self.topics)}"
-            raise ValueError(msg)
-        return self
-
-    @model_validator(mode="after")
-    def _has_both_halves(self) -> Self:
+            yield f"starting: {', '.join(others)} is not among the topics {', '.join(self.topics)}"
         if self.user is None and (self.password is not None or self.password_file is not None):
-            msg = "user: is missing, and there is a password"
-            raise ValueError(msg)
+            yield "user: is missing, and there is a password"
         if (self.certificate is None) != (self.key is None):
-            msg = "certificate and key: give both or neither"
-            raise ValueError(msg)
-        return self
+            yield "certificate and key: give both or neither"
 
     def rejects_topic(self, topic: str) -> str:
         return self.rejects.format(topic=topic)

@@ -3,20 +3,29 @@
 A new kind is a section here, its class in service/outlets/, a test and a page: docs/how-to-add.md.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
-from pydantic import ByteSize, Field, field_validator, model_validator
+from pydantic import ByteSize, Field
 
 from service.settings.kafka import TOPIC
 from service.settings.place import folder, nested
-from service.settings.section import Client, Login, Name, NotNegative, Positive
+from service.settings.section import Client, Login, Name, NotNegative, Positive, rule
 
 if TYPE_CHECKING:
     from service.settings.settings import Settings
 
 _SMALLEST_PENDING = 1 << 16
+_POSTGRESQL = rule(
+    re.compile(r"jdbc:postgresql:(?!.*password=)[^@]*", re.DOTALL).fullmatch,
+    "must be jdbc:postgresql://host:port/database, with user and password in keys of their own",
+)
+_TABLE = rule(
+    re.compile(r"([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*").fullmatch,
+    "must be a table, or schema.table, of lower-case letters, digits and _",
+)
 
 
 class OutletSection(Login):
@@ -42,12 +51,9 @@ class OutletSection(Login):
     max_pending: ByteSize = Field(default=ByteSize(1 << 30), ge=_SMALLEST_PENDING)
     """Bytes of finals that are kept in the checkpoint for an outlet that is behind. Then batches wait for it."""
 
-    @model_validator(mode="after")
-    def _has_one_shape(self) -> Self:
+    def conflicts(self) -> Iterator[str]:
         if self.sessions and self.views is not None:
-            msg = "views: an outlet takes windows or sessions, not both; name a second outlet"
-            raise ValueError(msg)
-        return self
+            yield "views: an outlet takes windows or sessions, not both; name a second outlet"
 
     def place(self, settings: "Settings") -> tuple[str, ...]:
         """Return what the outlet writes, by kind and name: outlets of two pipelines may not be equal."""
@@ -99,29 +105,12 @@ class JdbcOutlet(OutletSection):
 
     kind: Literal["jdbc"]
     """A table of PostgreSQL."""
-    url: str = Field(examples=["jdbc:postgresql://db.example.com/history"])
+    url: Annotated[str, _POSTGRESQL] = Field(examples=["jdbc:postgresql://db.example.com/history"])
     """JDBC URL of PostgreSQL without credentials."""
-    table: str = Field(examples=["windows"])
+    table: Annotated[str, _TABLE] = Field(examples=["windows"])
     """The table, such as windows or fleet.windows. It is created if it does not exist."""
     timeout_ms: Positive = Field(default=10_000, alias="timeout")
     """Limit of one answer."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_postgresql(cls, value: str) -> str:
-        if not value.startswith("jdbc:postgresql:") or "@" in value or "password=" in value:
-            msg = "must be jdbc:postgresql://host:port/database, with user and password in keys of their own"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("table")
-    @classmethod
-    def _is_a_table(cls, value: str) -> str:
-        parts = value.split(".")
-        if len(parts) > 2 or not all(part.isidentifier() and part == part.lower() and part.isascii() for part in parts):
-            msg = "must be a table, or schema.table, of lower-case letters, digits and _"
-            raise ValueError(msg)
-        return value
 
     def place(self, settings: "Settings") -> tuple[str, ...]:
         return "table", self.url, self.table
@@ -132,7 +121,7 @@ class KafkaOutlet(Client, OutletSection):
 
     kind: Literal["kafka"]
     """A topic of Kafka."""
-    topic: str = Field(examples=["finals"])
+    topic: Annotated[str, rule(TOPIC.match, "must be letters, digits, . _ or -")] = Field(examples=["finals"])
     """The topic. It is created if it does not exist."""
     format: Literal["avro", "json"] = "avro"
     """The form of the values; "avro" needs [registry]."""
@@ -149,21 +138,11 @@ class KafkaOutlet(Client, OutletSection):
     retention.
     """
 
-    @field_validator("topic")
-    @classmethod
-    def _is_a_topic(cls, value: str) -> str:
-        if not TOPIC.match(value):
-            msg = "must be letters, digits, . _ or -"
-            raise ValueError(msg)
-        return value
-
-    @model_validator(mode="after")
-    def _has_its_own_login(self) -> Self:
-        own: Mapping[str, Any] = {"user": self.user, "ca_file": self.ca_file, "certificate": self.certificate}
-        if self.bootstrap is None and (self.options or any(each is not None for each in own.values())):
-            msg = "bootstrap: is missing, and there is a login or options; without bootstrap those of [kafka] are used"
-            raise ValueError(msg)
-        return self
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        own = self.user, self.ca_file, self.certificate
+        if self.bootstrap is None and (self.options or any(each is not None for each in own)):
+            yield "bootstrap: is missing, and there is a login or options; without bootstrap those of [kafka] are used"
 
     def place(self, settings: "Settings") -> tuple[str, ...]:
         return "topic", self.bootstrap or settings.kafka.bootstrap, self.topic

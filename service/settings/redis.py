@@ -1,13 +1,14 @@
 """[redis]."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr
 
-from service.settings.section import HOST, NotNegative, Positive, Section
+from service.settings.section import HOST, NotNegative, Positive, Section, rule
 
 _HOSTS = rf"([A-Za-z0-9._~%!$&'()*+,;=:-]*@)?{HOST}(,{HOST})*"
 _REDIS_URL = re.compile(
@@ -16,8 +17,20 @@ _REDIS_URL = re.compile(
 )
 
 
+def _is_url(url: SecretStr) -> bool:
+    return _REDIS_URL.fullmatch(url.get_secret_value()) is not None
+
+
+_URL = rule(  # no part of it is shown: any may be the password
+    _is_url,
+    "must be redis://user@host:6379/0 with a port up to 65535, rediss:// for TLS, unix:///path, or the sentinels "
+    "and the primary's name, redis+sentinel://user@host1:26379,host2:26379/mymaster. In user and "
+    "password, write %2F for /, and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file",
+)
+
+
 class Redis(Section):
-    url: SecretStr = Field(examples=["redis://redis.example.com:6379/0"])
+    url: Annotated[SecretStr, _URL] = Field(examples=["redis://redis.example.com:6379/0"])
     """redis://user@host:6379/0, rediss:// (TLS) or unix://. The password comes from password_file or is part of the
     URL; give such a URL in TIDEMARK_REDIS__URL and not here. With `cluster`, any nodes of a Redis Cluster:
     redis://user@host1:6379,host2:6379. Where Redis Sentinel watches the primary, the sentinels and the primary's name:
@@ -52,47 +65,27 @@ class Redis(Section):
     driver_rows: int = Field(default=100_000, ge=0)
     """The driver publishes a batch of at most this many records, the executors publish a larger one."""
 
-    @field_validator("url")
-    @classmethod
-    def _is_redis_url(cls, url: SecretStr) -> SecretStr:
-        if not _REDIS_URL.fullmatch(url.get_secret_value()):  # no part of it is shown: any may be the password
-            msg = (
-                "must be redis://user@host:6379/0 with a port up to 65535, rediss:// for TLS, unix:///path, or the sentinels "
-                "and the primary's name, redis+sentinel://user@host1:26379,host2:26379/mymaster. In user and "
-                "password, write %2F for /, and so on for all but letters, digits and -._~!$&'()*+,;=: or use password_file"
-            )
-            raise ValueError(msg)
-        return url
-
     @property
     def has_sentinels(self) -> bool:
         """Whether the URL names the sentinels that know where the primary is."""
         return urlsplit(self.url.get_secret_value()).scheme.endswith("+sentinel")
 
-    @model_validator(mode="after")
-    def _suits_a_cluster(self) -> Self:
+    def conflicts(self) -> Iterator[str]:
         url = urlsplit(self.url.get_secret_value())
         if self.shards > 1 and set(self.prefix) & set("{}"):
-            msg = f"prefix {self.prefix!r} must not have braces: redis.shards = {self.shards} puts hash tags around it"
-            raise ValueError(msg)
+            yield f"prefix {self.prefix!r} must not have braces: redis.shards = {self.shards} puts hash tags around it"
         if self.sentinel_password_file is not None and not self.has_sentinels:
-            msg = "sentinel_password_file is for a url of sentinels: redis+sentinel://host1:26379,host2:26379/mymaster"
-            raise ValueError(msg)
+            yield "sentinel_password_file is for a url of sentinels: redis+sentinel://host1:26379,host2:26379/mymaster"
         if not self.cluster:
             if "," in url.netloc.rpartition("@")[2] and not self.has_sentinels:
-                msg = "url names several hosts: set cluster = true if they are nodes of a Redis Cluster"
-                raise ValueError(msg)
-            return self
+                yield "url names several hosts: set cluster = true if they are nodes of a Redis Cluster"
+            return
         if self.shards == 1 and not re.match(r"[^{]*\{[^}]+\}", self.prefix):
-            msg = (
+            yield (
                 "shards = 1 leaves a cluster one slot: choose more, such as 4 for each primary, or give prefix a hash tag, "
                 f'such as "{{{self.prefix}}}"'
             )
-            raise ValueError(msg)
         if self.has_sentinels:
-            msg = "cluster = true is not for a url of sentinels: a Redis Cluster elects its primaries by itself"
-            raise ValueError(msg)
+            yield "cluster = true is not for a url of sentinels: a Redis Cluster elects its primaries by itself"
         if url.scheme == "unix" or url.path not in {"", "/", "/0"} or "db=" in url.query:
-            msg = "url must name nodes by host and port, and no database: a Redis Cluster has only 0"
-            raise ValueError(msg)
-        return self
+            yield "url must name nodes by host and port, and no database: a Redis Cluster has only 0"

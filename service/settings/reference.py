@@ -1,10 +1,9 @@
 """[reference]."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from service.settings.section import Login, Positive
 from service.units import format_duration
@@ -57,12 +56,9 @@ class Reference(Login):
         ranges = [column for pair in self.ranges.values() for column in pair]
         return tuple(dict.fromkeys(filter(None, [*ranges, self.session_gap, self.expected_interval])))
 
-    @model_validator(mode="after")
-    def _outlives_a_refresh(self) -> Self:
+    def conflicts(self) -> Iterator[str]:
         if self.max_age_ms <= self.refresh_ms:
-            msg = (
+            yield (
                 f"max_age {format_duration(self.max_age_ms)} must be longer than refresh "
                 f"{format_duration(self.refresh_ms)}: every snapshot gets that old"
             )
-            raise ValueError(msg)
-        return self

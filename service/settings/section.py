@@ -2,14 +2,15 @@
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from service.units import Duration
 
+T = TypeVar("T")
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,62}\Z")
 _PORT = "([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 HOST = rf"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:{_PORT})?"
@@ -25,6 +26,17 @@ def check_name(value: str) -> str:
         msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
         raise ValueError(msg)
     return value
+
+
+def rule(holds: Callable[[T], object], text: str) -> AfterValidator:
+    """Return a check of a key's value, and what it must be."""
+
+    def check(value: T) -> T:
+        if not holds(value):
+            raise ValueError(text)
+        return value
+
+    return AfterValidator(check)
 
 
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
@@ -50,6 +62,16 @@ class Section(BaseModel):
             msg = "must not have the character NUL"
             raise ValueError(msg)
         return value
+
+    @model_validator(mode="after")
+    def _has_no_conflict(self) -> Self:
+        if (conflict := next(self.conflicts(), None)) is not None:
+            raise ValueError(conflict)
+        return self
+
+    def conflicts(self) -> Iterator[str]:
+        """Yield what does not fit between two keys of the section."""
+        yield from ()
 
 
 class Login(Section):

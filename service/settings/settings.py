@@ -19,12 +19,15 @@ from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
 from service.settings.redis import Redis
 from service.settings.reference import Reference
-from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section
+from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section, rule
 from service.settings.views import EVENTS, Sessions, View
 from service.units import Duration
 from state.rules import ENDLESS_MS
 
-_OTLP_URL = re.compile(rf"https?://{HOST}(/[^@?#\s]*)?")
+_OTLP = rule(
+    re.compile(rf"https?://{HOST}(/[^@?#\s]*)?").fullmatch,
+    "must be http://host:port/path or https://..., without user and password; see OTEL_EXPORTER_OTLP_HEADERS",
+)
 
 
 def _unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
@@ -85,20 +88,12 @@ class Quality(Section):
 
 
 class Otel(Section):
-    endpoint: str = Field(examples=["http://127.0.0.1:4318/v1/traces"])
+    endpoint: Annotated[str, _OTLP] = Field(examples=["http://127.0.0.1:4318/v1/traces"])
     """Where a collector takes OTLP over HTTP. Headers, such as a token, are in the environment:
     OTEL_EXPORTER_OTLP_HEADERS.
     """
     sample_ratio: float = Field(default=1.0, gt=0, le=1)
     """Share of the batches that are traced."""
-
-    @field_validator("endpoint")
-    @classmethod
-    def _is_http(cls, value: str) -> str:
-        if not _OTLP_URL.fullmatch(value):
-            msg = "must be http://host:port/path or https://..., without user and password; see OTEL_EXPORTER_OTLP_HEADERS"
-            raise ValueError(msg)
-        return value
 
 
 class Settings(Section):

@@ -145,15 +145,12 @@ class View(Section):
         return statistics.with_always(value)
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if (problem := next(self._problems(), None)) is not None:
-            raise ValueError(problem)
+    def _follows_its_calendar(self) -> Self:
         if self.calendar is not None and "retain_ms" not in self.model_fields_set:
             object.__setattr__(self, "retain_ms", self.calendar.longest_ms)
         return self
 
-    def _problems(self) -> Iterator[str]:
-        """Yield what does not fit between two keys."""
+    def conflicts(self) -> Iterator[str]:
         lacking = [name for name in self.statistics if name not in statistics.WITHOUT_VALUES]
         if self.measures == () and lacking:
             known = ", ".join(statistics.WITHOUT_VALUES)
@@ -330,13 +327,10 @@ class Sessions(Section):
     core at the first start, at most 16; then the checkpoint's number.
     """
 
-    @model_validator(mode="after")
-    def _writes_before_it_expires(self) -> Self:
+    def conflicts(self) -> Iterator[str]:
         if 2 * self.update_every_ms > self.retain_ms:
-            msg = (
+            yield (
                 f"update_every {format_duration(self.update_every_ms)} is more than half of retain "
                 f"{format_duration(self.retain_ms)}: a device that is online would expire in Redis before it is written again. "
                 "Shorten update_every, or lengthen retain"
             )
-            raise ValueError(msg)
-        return self

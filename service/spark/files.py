@@ -13,7 +13,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -173,13 +173,7 @@ class Files:
         return self.root
 
     def names(self, folder: str) -> list[str]:
-        with _named(folder):
-            try:
-                return [str(status.getPath().getName()) for status in self._system.listStatus(self._at(folder))]
-            except Py4JJavaError as error:
-                if _is_missing(error):
-                    return []
-                raise
+        return [str(status.getPath().getName()) for status in self._listed(folder)]
 
     def walk(self) -> Iterator[File]:
         with _named(self.root):
@@ -193,21 +187,13 @@ class Files:
                     yield File(str(status.getPath())[prefix:], int(status.getLen()))
 
     def read(self, name: str) -> bytes:
-        with _named(name):
-            stream = self._system.open(self._at(name))
-            try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
+        with _named(name), closing(self._system.open(self._at(name))) as stream:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
 
     def problem(self, name: str) -> str:
         try:
-            with _named(name):
-                stream = self._system.open(self._at(name))
-                try:
-                    self._jvm.org.apache.commons.io.IOUtils.consume(stream)
-                finally:
-                    stream.close()
+            with _named(name), closing(self._system.open(self._at(name))) as stream:
+                self._jvm.org.apache.commons.io.IOUtils.consume(stream)
         except FileNotFoundError:
             return "is missing"
         except OSError as error:
@@ -243,14 +229,7 @@ class Files:
 
     def folders(self, folder: str) -> list[str]:
         """Return the names of folders directly in a sub-folder; [] if it does not exist."""
-        with _named(folder):
-            try:
-                listed = self._system.listStatus(self._at(folder))
-                return [str(status.getPath().getName()) for status in listed if status.isDirectory()]
-            except Py4JJavaError as error:
-                if _is_missing(error):
-                    return []
-                raise
+        return [str(status.getPath().getName()) for status in self._listed(folder) if status.isDirectory()]
 
     def copy(self, name: str, to: str) -> None:
         """Copy a file within the folder, without its bytes passing through Python. A new file is not seen before it is complete
@@ -297,6 +276,15 @@ class Files:
             stream = builder.build()
             stream.write(content)
             stream.close()
+
+    def _listed(self, folder: str) -> list[Any]:
+        with _named(folder):
+            try:
+                return list(self._system.listStatus(self._at(folder)))
+            except Py4JJavaError as error:
+                if _is_missing(error):
+                    return []
+                raise
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name) if name else self._path

@@ -181,7 +181,7 @@ def build(
             jvm.launch({**texts, "spark.master": master or ""}, jvm_errors.pipe())
         spark = builder.config(map=wanted).getOrCreate()
     except Exception as error:
-        what = f"Spark does not start: {_first_line(error)}"
+        what = f"Spark does not start: {next(iter(str(error).splitlines()), type(error).__name__)}"
         raise SetupError(
             what, remedy="It needs a JDK 17 or 21 (JAVA_HOME or PATH) and its standard error says more"
         ) from error
@@ -283,7 +283,3 @@ class _Handler:
 
     class Java:
         implements: ClassVar = ["sun.misc.SignalHandler"]
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -245,6 +245,12 @@ class Memory:
     def keys(self) -> list[str]:
         return [key for entry in self.entries for key in entry.rows["key"].to_pylist()]
 
+    @property
+    def values(self) -> list[tuple[Any, ...]]:
+        """Key, count, revision and closed_by of each row."""
+        names = ("key", "count", "revision", "closed_by")
+        return [tuple(row[name] for name in names) for entry in self.entries for row in entry.rows.to_pylist()]
+
 
 class Refusing(Memory):
     """Refuses the rows of some keys for themselves."""
@@ -446,6 +452,20 @@ def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
     memory.may_write.set()
 
 
+def correct(folder: Path, number: int, payload: bytes, revision: int = 1_790_000_000) -> Outbox:
+    """Leave a corrected value for the outlets, as a round of run 7; return the outbox."""
+    outbox = Outbox(Local(folder))
+    rows = recomputed.with_revision(finals_of(payload).windows, revision)
+    recomputed.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
+    return outbox
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service looks for corrected values whenever it may."""
+    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
+
+
 def finals_of(*payloads: bytes) -> Changes:
     tables = [codec.unpack_changes(each).windows for each in payloads]
     return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
@@ -464,12 +484,7 @@ def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_rev
     after.close_idle(replace(micro_batch(2, 4)), [], [finals_of(closed("a", "b"), closed("c")).windows])
     after.publish(micro_batch(2, 5, 10), [closed("a"), closed("b", count=3), closed("d")])
     after.publish(micro_batch(2, 6, 20), [closed("c", count=4)])
-    found = [
-        (row["key"], row["count"], row["revision"], row["closed_by"])
-        for entry in memory.entries
-        for row in entry.rows.to_pylist()
-    ]
-    assert found == [
+    assert memory.values == [
         ("a", 2, 0, "idle"),
         ("b", 2, 0, "idle"),
         ("c", 2, 0, "idle"),
@@ -616,32 +631,19 @@ def test_a_term_whose_epoch_is_behind_the_outlets_is_refused_with_theirs(tmp_pat
     Outbox(Local(tmp_path)).begin(51)
 
 
-def test_corrected_values_leave_with_the_next_batches_and_once(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("looking")
+def test_corrected_values_leave_with_the_next_batches_and_once(begin: Begin, tmp_path: Path) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     made.publish(micro_batch(1, 0), [closed("a")])
-    outbox = Outbox(Local(tmp_path))
-    better = finals_of(closed("a", "b", count=5)).windows
-    rows = recomputed.with_revision(better, 1_790_000_000)
-    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    outbox = correct(tmp_path, 1, closed("a", "b", count=5))
     made.publish(micro_batch(1, 1, 10), [])
-    name, content = "corrected-7-000001", outbox.files.read
     assert not recomputed.names(outbox)
-    # As if the process had died before it removed the file.
-    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
-    assert recomputed.names(outbox) == [name]
-    assert content(f"outlets/{name}")
+    correct(tmp_path, 1, closed("a", "b", count=5))  # as if the process had died before it removed the file
+    assert recomputed.names(outbox) == ["corrected-7-000001"]
     made.publish(micro_batch(1, 2, 20), [])
     assert made.deliveries[0].lacks_at_most(0, 30)
-    found = [
-        (row["key"], row["count"], row["revision"], row["closed_by"])
-        for entry in memory.entries
-        for row in entry.rows.to_pylist()
-    ]
-    assert found == [
+    assert memory.values == [
         ("a", 2, 0, "watermark"),
         ("a", 5, 1_790_000_000, "watermark"),
         ("b", 5, 1_790_000_000, "watermark"),
@@ -649,16 +651,13 @@ def test_corrected_values_leave_with_the_next_batches_and_once(
 
 
 @pytest.mark.silent("0.6")
-def test_corrected_values_leave_while_all_input_is_silent(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    memory, outbox = Memory(), Outbox(Local(tmp_path))
+@pytest.mark.usefixtures("looking")
+def test_corrected_values_leave_while_all_input_is_silent(begin: Begin, tmp_path: Path) -> None:
+    memory = Memory()
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [closed("a")])
-    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1_790_000_000)
     for number in (1, 2):
-        recomputed.leave(outbox, 7, number, DEVICE_VIEW, rows, rows.slice(0, 0))
+        outbox = correct(tmp_path, number, closed("a", count=5))
     for _ in range(3):
         made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z")).windows])
     assert made.deliveries[0].lacks_at_most(0, 30)
@@ -695,31 +694,26 @@ def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between
     ]
 
 
-def test_corrected_values_leave_with_the_views_that_they_were_computed_with(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    memory, outbox = Memory(), Outbox(Local(tmp_path))
-    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
-    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+@pytest.mark.usefixtures("looking")
+def test_corrected_values_leave_with_the_views_that_they_were_computed_with(begin: Begin, tmp_path: Path) -> None:
+    memory, outbox = Memory(), correct(tmp_path, 1, closed("a", count=5), 1)
     made = begin(memory, retry_for="30 s", committed=4, all_views=OTHER_VIEWS)
     for batch in (5, 6):
         made.publish(micro_batch(1, batch, 10 * batch), [])
     assert made.deliveries[0].lacks_at_most(0, 30)
     assert not recomputed.names(outbox)
-    [row] = [row for entry in memory.entries for row in entry.rows.to_pylist()]
-    assert (row["key"], row["count"], row["mean"], row["revision"]) == ("a", 5, None, 1)
+    assert memory.values == [("a", 5, 1, "watermark")]
+    assert memory.entries[0].rows["mean"].to_pylist() == [None]
 
 
+@pytest.mark.usefixtures("looking")
 def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_their_file(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    memory, outbox = Memory(), Outbox(Local(tmp_path))
+    memory = Memory()
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
-    rows = recomputed.with_revision(finals_of(closed("a", count=5)).windows, 1)
-    recomputed.leave(outbox, 7, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
+    outbox = correct(tmp_path, 1, closed("a", count=5))
     with monkeypatch.context() as patch:
         patch.setattr(Local, "remove", dying(Local.remove, "corrected"))
         with pytest.raises(KeyboardInterrupt):
