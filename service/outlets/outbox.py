@@ -13,9 +13,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from service import clock
 from service.checkpoint import document
@@ -32,6 +33,8 @@ from state.windows import concat
 FOLDER = "outlets"
 TERM = Document[int](f"{FOLDER}/term", int)
 _LENGTH = struct.Struct("<I")
+_DEFAULTS: tuple[Any, ...] = ("", 1_000, None)
+"""Of a view's time zone and of what it shows besides its statistics."""
 
 
 class EpochBehindError(Exception):
@@ -73,19 +76,20 @@ class EntryView:
         return [self.of, list(self.shown.names), *more]
 
     @classmethod
-    def parse(cls, each: Sequence[Any]) -> "EntryView":
-        """Return the view of a list, which an older version wrote with less. Raises ValueError or TypeError for another one."""
-        of, names, *more = each
-        rest: list[Any] = [*more, *_DEFAULTS[len(more) :]]
-        zone, per_ms, wraps_at = rest
-        return cls(of, Shown(tuple(names), per_ms, wraps_at), zone)
+    def parse(cls, each: Any) -> "EntryView":
+        """Return the view, or that of a list, which an older version wrote with less. Raises ValueError for another value."""
+        if isinstance(each, EntryView):
+            return each
+        try:
+            of, names, *more = each
+            rest: list[Any] = [*more, *_DEFAULTS[len(more) :]]
+            zone, per_ms, wraps_at = rest
+            return cls(of, Shown(tuple(names), per_ms, wraps_at), zone)
+        except TypeError as error:  # which pydantic does not take for a refusal
+            raise ValueError(str(error)) from error
 
 
-_DEFAULTS = ("", 1_000, None)
-"""Of a view's time zone and of what it shows besides its statistics."""
-
-
-Views = Mapping[str, EntryView]
+Views = Mapping[str, Annotated[EntryView, PlainValidator(EntryView.parse), PlainSerializer(EntryView.to_list)]]
 """By the name in keys."""
 
 
@@ -106,17 +110,20 @@ class Scope:
         """Return the scope of entries that a service with these settings makes."""
         return cls(views_of(settings), tuple(outlet.name for outlet in settings.outlets))
 
-    def to_document(self) -> dict[str, Any]:
-        """Return the scope as JSON has it."""
-        views = {name: view.to_list() for name, view in self.views.items()}
-        return {"views": views, "outlets": self.outlets}
 
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> "Scope":
-        """Return the scope of a document. Raises KeyError, ValueError, TypeError or AttributeError for a damaged one."""
-        views = {name: EntryView.parse(each) for name, each in document["views"].items()}
-        outlets = document.get("outlets")
-        return cls(views, None if outlets is None else tuple(outlets))
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """The begin of an entry: what it is, and the sizes of its payloads."""
+
+    position: Position
+    closed_by: str
+    stored_ms: int
+    views: Views
+    outlets: tuple[str, ...] | None
+    sizes: tuple[int, ...]
+
+
+_HEADER = TypeAdapter(_Header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +151,12 @@ class Outbox:
 
     def write(self, name: str, position: Position, payloads: Sequence[bytes], closed_by: str, scope: Scope) -> Stored:
         """Write an entry under a name."""
-        header = {
-            "position": json.loads(position.to_json()),
-            "closed_by": closed_by,
-            "stored_ms": self._first_ms.get((position.batch, position.part), clock.now_ms()),
-            **scope.to_document(),
-            "sizes": [len(payload) for payload in payloads],
-        }
-        text = json.dumps(header).encode()
+        stored_ms = self._first_ms.get((position.batch, position.part), clock.now_ms())
+        sizes = tuple(map(len, payloads))
+        text = _HEADER.dump_json(_Header(position, closed_by, stored_ms, scope.views, scope.outlets, sizes))
         content = b"".join((_LENGTH.pack(len(text)), text, *payloads))
-        stored = Stored(position, len(content), header["stored_ms"], scope.outlets)
         document.store(self.files, name, content)
-        return stored
+        return Stored(position, len(content), stored_ms, scope.outlets)
 
     def begin(self, epoch: int) -> None:
         """Note the epoch of a term. Raises EpochBehindError if a larger one was noted."""
@@ -192,7 +193,7 @@ class Outbox:
     def read(self, name: str) -> tuple[list[bytes], Views]:
         """Return the payloads and views of an entry that was written under a name."""
         header, payloads = self._parse(name, document.content(self.files, name))
-        return payloads, Scope.parse(header).views
+        return payloads, header.views
 
     def load(self, stored: Stored) -> Finals:
         """Read an entry."""
@@ -202,8 +203,7 @@ class Outbox:
         except codec.CodecError as error:
             raise document.damaged(self.files, stored.name, error) from error
         windows = concat([each.windows for each in changes])
-        views = Scope.parse(header).views
-        return Finals(_position(header), windows, _sessions(changes), str(header["closed_by"]), views)
+        return Finals(header.position, windows, _sessions(changes), header.closed_by, header.views)
 
     def entries(self, newest: int, beside: Position) -> list[Stored]:
         """Return the entries in order, and remove those that come again: of batches after `newest`, which are not committed, and
@@ -233,25 +233,19 @@ class Outbox:
     def _stored(self, name: str) -> Stored:
         content = document.content(self.files, f"{FOLDER}/{name}")
         header, _ = self._parse(f"{FOLDER}/{name}", content)
-        return Stored(_position(header), len(content), int(header["stored_ms"]), Scope.parse(header).outlets)
+        return Stored(header.position, len(content), header.stored_ms, header.outlets)
 
-    def _parse(self, name: str, content: bytes) -> tuple[dict[str, Any], list[bytes]]:
+    def _parse(self, name: str, content: bytes) -> tuple[_Header, list[bytes]]:
         try:
             (length,) = _LENGTH.unpack_from(content)
-            header: dict[str, Any] = json.loads(content[_LENGTH.size : _LENGTH.size + length])
-            _position(header)
-            Scope.parse(header)
-            at, payloads = _LENGTH.size + length, list[bytes]()
-            for size in header["sizes"]:
-                payloads.append(content[at : at + size])
-                at += size
-            return header, payloads
-        except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+            header = _HEADER.validate_json(content[_LENGTH.size : _LENGTH.size + length])
+        except (ValueError, struct.error) as error:
             raise document.damaged(self.files, name, error) from error
-
-
-def _position(header: dict[str, Any]) -> Position:
-    return Position.parse(json.dumps(header["position"]))
+        at, payloads = _LENGTH.size + length, list[bytes]()
+        for size in header.sizes:
+            payloads.append(content[at : at + size])
+            at += size
+        return header, payloads
 
 
 def _sessions(changes: Sequence[Changes]) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.checkpoint.document import Document
-from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
+from service.outlets.outbox import FOLDER, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
 from state import codec
@@ -53,7 +53,7 @@ class _File:
     taken: str
     payload: str = ""
     closed_by: str = "idle"
-    views: dict[str, list[Any]] = field(default_factory=dict)
+    views: Views = field(default_factory=dict)
     outlets: tuple[str, ...] | None = None
 
 
@@ -82,7 +82,7 @@ class Silence:
         known = {key: Known(content, revision) for key, content, revision in stored.known}
         silence = cls(outbox, known, stored.entry, stored.taken)
         if stored.payload:
-            scope = Scope.parse({"views": stored.views, "outlets": stored.outlets})
+            scope = Scope(stored.views, stored.outlets)
             outbox.store(stored.entry, [base64.b64decode(stored.payload)], stored.closed_by, scope)
             silence._write()
         return silence

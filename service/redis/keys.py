@@ -23,88 +23,53 @@ Texts = list[bytes | None]
 NO_KEY = b"(none)"
 
 
+class _Key:
+    """A key that a prefix has once: its name is that of the attribute. `kind` is its type in Redis, "" if it never exists."""
+
+    def __init__(self, kind: str = "string") -> None:
+        self.kind = kind
+
+    def __set_name__(self, _owner: object, name: str) -> None:
+        self._name = name
+
+    def __get__(self, keys: "Keys", _owner: object) -> str:
+        return f"{keys.prefix}:{self._name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Key names under a prefix."""
 
     prefix: str
 
-    def matching(self, pattern: str) -> str:
-        """A pattern for SCAN that matches keys of this prefix only; the prefix may have any characters."""
-        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + f":{pattern}"
-
-    @property
-    def epoch(self) -> str:
-        return f"{self.prefix}:epoch"
-
-    @property
-    def lease(self) -> str:
-        return f"{self.prefix}:lease"
-
-    @property
-    def changes(self) -> str:
-        return f"{self.prefix}:changes"
-
-    @property
-    def ends(self) -> str:
-        """The event time by which every window ends."""
-        return f"{self.prefix}:ends"
-
-    @property
-    def skewed(self) -> str:
-        return f"{self.prefix}:skewed"
-
-    @property
-    def never(self) -> str:
-        """The devices of the reference that have never sent a reading."""
-        return f"{self.prefix}:never"
-
-    @property
-    def meta(self) -> str:
-        return f"{self.prefix}:meta"
-
-    @property
-    def progress(self) -> str:
-        return f"{self.prefix}:progress"
-
-    @property
-    def republish(self) -> str:
-        return f"{self.prefix}:republish"
-
-    @property
-    def rebuild(self) -> str:
-        return f"{self.prefix}:rebuild"
-
-    @property
-    def correction(self) -> str:
-        """The number of the newest run that applies rejects: see service/rejects/fence.py."""
-        return f"{self.prefix}:correction"
-
-    @property
-    def evicted(self) -> str:
-        """A run of Redis, and its number of evicted keys up to which values were published again."""
-        return f"{self.prefix}:evicted"
-
-    @property
-    def absent(self) -> str:
-        """A key that never exists. A cluster refuses a call with this key while it moves the shard's keys to another node."""
-        return f"{self.prefix}:absent"
+    epoch = _Key()
+    lease = _Key()
+    changes = _Key("stream")
+    ends = _Key()
+    """The event time by which every window ends."""
+    skewed = _Key("zset")
+    never = _Key("zset")
+    """The devices of the reference that have never sent a reading."""
+    meta = _Key()
+    progress = _Key("hash")
+    republish = _Key()
+    rebuild = _Key()
+    correction = _Key()
+    """The number of the newest run that applies rejects: see service/rejects/fence.py."""
+    evicted = _Key()
+    """A run of Redis, and its number of evicted keys up to which values were published again."""
+    absent = _Key("")
+    """A key that never exists. A cluster refuses a call with this key while it moves the shard's keys to another node."""
 
     @property
     def types(self) -> dict[str, str]:
         """The type of each key of which the prefix has one."""
-        texts = (
-            self.epoch,
-            self.lease,
-            self.ends,
-            self.meta,
-            self.republish,
-            self.rebuild,
-            self.correction,
-            self.evicted,
-        )
-        sets = dict.fromkeys((self.skewed, self.never), "zset")
-        return {**dict.fromkeys(texts, "string"), **sets, self.progress: "hash", self.changes: "stream"}
+        known = {name: each.kind for name, each in vars(Keys).items() if isinstance(each, _Key) and each.kind}
+        return {f"{self.prefix}:{name}": kind for name, kind in known.items()}
+
+    def matching(self, pattern: str) -> str:
+        """A pattern for SCAN that matches keys of this prefix only; the prefix may have any characters."""
+        return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + f":{pattern}"
 
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"

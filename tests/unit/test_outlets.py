@@ -198,7 +198,9 @@ def test_a_damaged_entry_is_named(tmp_path: Path, keep: int) -> None:
         outbox.load(stored)
 
 
-@pytest.mark.parametrize(("member", "damaged"), [("views", []), ("views", {"device": 1}), ("outlets", 7)])
+@pytest.mark.parametrize(
+    ("member", "damaged"), [("views", []), ("views", {"device": 1}), ("views", {"device": ["a", 1]}), ("outlets", 7)]
+)
 def test_an_entry_with_a_damaged_header_is_named_at_the_start(tmp_path: Path, member: str, damaged: object) -> None:
     outbox = Outbox(Local(tmp_path))
     stored = outbox.store(Position.of(micro_batch(1, 9)), [closed("a")], "watermark", Scope({}))
@@ -311,8 +313,8 @@ def test_a_view_of_an_entry_is_read_as_it_was_written_also_by_earlier_versions()
         assert view.to_list() == stored
         assert EntryView.parse(stored) == view
     for damaged in (["meter"], ["meter", ["count"], "", 1, 1, 1], 7):
-        with pytest.raises((TypeError, ValueError)):
-            EntryView.parse(damaged)  # type: ignore[arg-type]
+        with pytest.raises(ValueError):  # noqa: PT011 - whatever Python says
+            EntryView.parse(damaged)
 
 
 def test_a_batch_is_in_the_outlet_when_its_publication_returns_and_the_outbox_is_empty(
