@@ -18,9 +18,9 @@ from service.outlets.outbox import FOLDER, Outbox, Stored
 from service.outlets.outlet import Position
 from service.recompute import job_log
 from service.rejects.fence import RANDOM_BITS
-from service.settings import parse
 from service.spark.files import Local
 from state.watermark import EventTime
+from tests import minimal
 
 BATCHES = 100_000
 
@@ -52,16 +52,7 @@ def test_versions_of_views_are_pruned_with_the_next_change(tmp_path: Path) -> No
 
 
 def settings() -> Any:
-    return parse(
-        {
-            "service": {"checkpoint": "c"},
-            "kafka": {"bootstrap": "b:1", "topics": ["t"]},
-            "input": {"format": "json", "measures": {"t": "t"}},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": "redis://localhost"},
-            "outlets": [{"name": "away", "kind": "kafka", "topic": "x", "format": "json"}],
-        }
-    )
+    return minimal.settings(outlets=[{"name": "away", "kind": "kafka", "topic": "x", "format": "json"}])
 
 
 class Away:
