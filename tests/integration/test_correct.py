@@ -403,6 +403,7 @@ def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
     assert json.loads(json.dumps(mark.details))["at_ms"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("shared_spark")
 def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_sent_again(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]

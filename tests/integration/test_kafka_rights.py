@@ -32,7 +32,7 @@ from service.settings import Kafka
 from tests.integration.world import Parts, World
 from tests.stream.records import reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.thorough]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator" / "kafka.md"
 USER, PASSWORD = "limited", "secret"
 RIGHTS = re.findall(

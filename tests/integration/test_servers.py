@@ -26,7 +26,7 @@ from load.servers.server_process import is_alive
 from service.errors import SetupError
 from tests.topics import read
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 ROOT = Path(__file__).resolve().parents[2]
 
 
