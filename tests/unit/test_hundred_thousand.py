@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from load.servers.server_process import PATIENCE
 from service.checkpoint import event_time, view_versions
 from service.outlets import recomputed
@@ -104,6 +106,7 @@ def test_refused_rows_are_counted_without_reading_their_files_again(tmp_path: Pa
     assert len(read) == 5_001
 
 
+@pytest.mark.thorough
 def test_a_folder_of_100_000_files_is_listed_quickly(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     folder.mkdir()
