@@ -34,7 +34,7 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")
 
 
-_TAKES_SPARK = re.compile(r"def \w+\([^)]*\b(shared_)?spark\b|usefixtures\(\"shared_spark\"\)")
+_TAKES_SPARK = re.compile(r"def \w+\([^)]*\b((shared_)?spark|parts: Parts)\b|usefixtures\(\"shared_spark\"\)")
 _SESSIONS = 2
 """Processes that have a Spark session while other tests are left: a session costs ten seconds of a core and 1 GB."""
 _LONGEST = (

@@ -10,7 +10,10 @@ steady    the service at the same rate, after a warm-up: from the broker's time 
           values that include it
 state     what the steady run's state takes, and what was written of it for each byte of rows that changed
 rows      what a row costs Redis and the service, against plain HSET and PEXPIRE, and on a cluster (load/bench/rows.py)
+statistics  what a window with one, six, twelve and all statistics costs, and its bytes (load/bench/statistics.py)
 formats   what a reading costs as Avro, JSON, in gzip'd arrays of JSON, and as Protobuf (load/bench/formats.py)
+distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
+          (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
 huge      catch-up of a million devices (`--huge` readings), and the service's memory by process
 executors  catch-up on a standalone cluster, by executors of one core and primaries of Redis (load/bench/executors.py)
@@ -36,9 +39,11 @@ from typing import Any
 import psutil
 
 from load.bench import RATE
+from load.bench import distinct as bench_distinct
 from load.bench import executors as bench_executors
 from load.bench import formats as bench_formats
 from load.bench import rows as bench_rows
+from load.bench import statistics as bench_statistics
 from load.bench.cpu import PARTS as CPU_PARTS
 from load.bench.cpu import Cpu
 from load.bench.references import BARE_S, reference
@@ -57,7 +62,7 @@ START_MS = 1_790_000_000_000
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 """Devices."""
 _TOTAL = "tidemark_batch_seconds"
-PARTS = ("bare", "large", "huge", "rows", "formats", "executors", "state", "ratios")
+PARTS = ("bare", "large", "huge", "rows", "statistics", "formats", "distinct", "executors", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
 
@@ -242,14 +247,17 @@ def steady(
     seed: int,
     *,
     is_reference: bool,
+    distinct: bool = False,
     outlet: str = "",
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the state after it.
 
-    With `is_reference` the bare batch before it. With `outlet` "kafka" all windows that close go to a topic.
+    With `is_reference` the bare batch before it. With `distinct` duplicates are removed. With `outlet` "kafka" all windows that
+    close go to a topic.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    stage = Testbed(FOLDER / "steady", fleet, views=VIEWS)
+    sections: dict[str, Any] = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
+    stage = Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=sections)
     if outlet:
         stage.settings["outlets"] = [{"name": "finals", "kind": outlet, "topic": "finals", "format": "json"}]
     with stage as testbed:
@@ -343,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "formats", "steady", "executors"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "formats", "steady", "distinct", "executors"))
     parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -372,6 +380,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only in {None, "steady"}:
             entry |= _steady(args, SMALL)
             entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
+        if args.only in {None, "distinct"}:
+            entry["distinct"] = _distinct(args, entry)
         if args.only in {None, "executors"}:
             entry["executors"] = _executors(args)
         entry["ratios"] = _ratios(entry)
@@ -392,8 +402,10 @@ def _rows() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
         figures = bench_rows.measure(Path(folder)) | bench_rows.measure_new(Path(folder))
         figures |= bench_rows.measure_cluster(Path(folder))
+        statistics = bench_statistics.measure(Path(folder))
     print(f"rows: {figures}", flush=True)
-    return {"rows": figures}
+    print(f"statistics: {statistics}", flush=True)
+    return {"rows": figures, "statistics": statistics}
 
 
 def _formats() -> dict[str, Any]:
@@ -426,6 +438,23 @@ def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True
     )
     print(f"{devices:,} devices: {figures}", flush=True)
     return {"steady": asdict(figures), "bare": bare, "state": state}
+
+
+def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, float]:
+    """Measure the cost of removing duplicates for a reading, and the ratio of the service's mean batch with and without it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+        figures = bench_distinct.measure(Path(folder))
+    plain = entry["steady"]["batch_mean_ms"] if "steady" in entry else _batch_mean_ms(args, distinct=False)
+    figures["batch_to_plain"] = round(_batch_mean_ms(args, distinct=True) / plain, 3)
+    print(f"distinct: {figures}", flush=True)
+    return figures
+
+
+def _batch_mean_ms(args: argparse.Namespace, *, distinct: bool) -> float:
+    figures, _, _ = steady(SMALL, args.steady, args.warm_up, args.seed, is_reference=False, distinct=distinct)
+    print(f"duplicates {'removed' if distinct else 'counted'}: {figures}", flush=True)
+    return figures.batch_mean_ms
 
 
 def _executors(args: argparse.Namespace) -> list[dict[str, Any]]:

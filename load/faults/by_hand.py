@@ -3,7 +3,8 @@
 import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,3 +74,27 @@ def small_disk(run: Run, folder: Path, size: str, *options: str) -> Iterator[boo
         if is_mounted:
             run.testbed.kill_service()
             subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def one_by_one(*steps: Callable[[], object]) -> None:
+    """Take these steps, one after the other."""
+    for step in steps:
+        step()
+
+
+@contextlib.contextmanager
+def repeated(every_s: float, act: Callable[[], object]) -> Iterator[None]:
+    """Call `act` again and again in a thread, until the context is left."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(every_s):
+            act()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -8,7 +8,6 @@ on the run's one broker and one Redis.
 import contextlib
 import copy
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import psutil
 from confluent_kafka import Producer
 
 from load.faults import raw
+from load.faults.by_hand import repeated
 from load.faults.history import now_ms
 from load.faults.run import STARTS_S, Run
 from load.testbed import PARTITIONS, ROOT, to_toml
@@ -167,25 +167,18 @@ class Stage:
     @contextlib.contextmanager
     def readings(self) -> Iterator[None]:
         """Readings ten times a second, while the block lasts; what the broker refuses is sent again by the client."""
-        done = threading.Event()
         names = self.testbed.fleet.names
+        producer = Producer({"bootstrap.servers": self.testbed.broker.bootstrap, "log_level": 0})
 
         def send() -> None:
-            producer = Producer({"bootstrap.servers": self.testbed.broker.bootstrap, "log_level": 0})
-            while not done.wait(_EVERY_S):
-                for number in range(PARTITIONS):
-                    value = raw.reading(names[number].encode(), now_ms())
-                    with contextlib.suppress(Exception):  # a topic that is away for the moment
-                        producer.produce(self.name, value, partition=number)
-                producer.poll(0)
+            for number in range(PARTITIONS):
+                value = raw.reading(names[number].encode(), now_ms())
+                with contextlib.suppress(Exception):  # a topic that is away for the moment
+                    producer.produce(self.name, value, partition=number)
+            producer.poll(0)
 
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        try:
+        with repeated(_EVERY_S, send):
             yield
-        finally:
-            done.set()
-            thread.join()
 
     def outcome(self, *, ends: bool, within_s: float = FAILS_S) -> tuple[Outcome, list[str]]:
         """Wait until the service ends, or names a failure that it retries; return that and all codes that it has named."""
@@ -226,21 +219,14 @@ class Stage:
     @contextlib.contextmanager
     def killing(self, word: str) -> Iterator[None]:
         """Kill such processes whenever there are some."""
-        done = threading.Event()
 
         def kill() -> None:
-            while not done.wait(0.02):
-                for each in self.children(word):
-                    with contextlib.suppress(psutil.Error):
-                        each.kill()
+            for each in self.children(word):
+                with contextlib.suppress(psutil.Error):
+                    each.kill()
 
-        thread = threading.Thread(target=kill, daemon=True)
-        thread.start()
-        try:
+        with repeated(0.02, kill):
             yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def _of_page(status: int | None) -> str:

@@ -345,6 +345,20 @@ class Run:
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, seconds + 1, "time to pass")
 
+    def let_pass(self, seconds: float) -> None:
+        """Like `run_on`, for times at which there may be no service."""
+        until = time.monotonic() + seconds
+        self.until(lambda: time.monotonic() > until, seconds + 1, "time to pass")
+
+    def wait_in_a_batch(self) -> None:
+        """Wait until a batch has just begun: a writer that is frozen there has something left to write."""
+        running = "tidemark_batch_running_seconds"
+        self.until(lambda: 0 < self.testbed.metrics().get(running, 0) < 0.5, 30, "a batch to begin")
+
+    def peak_mb(self) -> float:
+        """Return the most memory that the service has taken."""
+        return max((entry["mb"] for entry in read(self.history.path) if entry["what"] == "memory"), default=0.0)
+
     def recover(self, within_s: float = 2 * BACK_S) -> None:
         """Until the lag is back after the last fault, as P8 defines it; P8 itself allows less time than this."""
         self.wait(lambda: not self.is_recovering, within_s, "the lag to be back")

@@ -10,7 +10,7 @@ from load.faults.row import Row, play
 from load.faults.rows.driver_killed import POINTS, crash_points
 from load.faults.run import Figures, Run, Setup
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.thorough]
 
 RATE = 1_000.0
 DEVICES = 300

@@ -2,12 +2,15 @@
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from load.servers.certificates import Authority
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
+from tests.integration.world import Parts
 
 _numbers = itertools.count(1)
 
@@ -29,3 +32,8 @@ def broker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def prefix() -> str:
     """A prefix of its own for each test, so that tests share a Redis and see only their own keys."""
     return f"test{next(_numbers)}"
+
+
+@pytest.fixture
+def parts(spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> Parts:
+    return Parts(spark, broker_server, redis_server, tmp_path, prefix)

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 
 from load.servers.kafka import CREATE_TIME, Broker
-from load.servers.redis import Redis
 from service import clock
 from service.commands.remove_values import remove_values
 from service.errors import DataLossError
@@ -17,7 +15,7 @@ from service.kafka.topics import IdCheck
 from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.rejects import reject_log
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -26,8 +24,8 @@ YEAR_S = 366 * 86_400
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
-    return World(spark, broker_server, redis_server, tmp_path, prefix)
+def world(parts: Parts) -> World:
+    return World(*parts)
 
 
 def in_a_year(device: str, at: float | None = None) -> Record:

@@ -2,15 +2,10 @@
 
 import gzip
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service import clock
 from service.admission.arrays import NO_INDEX
 from service.cli import main
@@ -18,7 +13,7 @@ from service.commands import replay
 from service.recompute import correct
 from service.rejects import marks, reject_log
 from service.rejects.reject_log import Coordinates, Reject
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -49,17 +44,11 @@ class Gateways(World):
 
 @pytest.fixture
 def world(
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
+    parts: Parts,
     request: pytest.FixtureRequest,
-) -> Iterator[Gateways]:
+) -> Gateways:
     admission = getattr(request, "param", {"max_delay": "20 s", "max_ahead": "5 s"})
-    made = Gateways(spark, broker_server, redis_server, tmp_path, prefix, input=INPUT, views=VIEWS, admission=admission)
-    yield made
-    made.redis.close()
+    return Gateways(*parts, input=INPUT, views=VIEWS, admission=admission)
 
 
 def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place(world: Gateways) -> None:

@@ -1,17 +1,13 @@
 """The limit of a running query changes between two batches, and what a replay reads stays as it was planned."""
 
-from pathlib import Path
-
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline.back_pressure import LEAST, BatchLimit
 from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -44,12 +40,10 @@ def run(world: World, spark: SparkSession, limit: BatchLimit, *, until: int | No
     return reports
 
 
-def test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+def test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query(parts: Parts) -> None:
+    world = World(*parts)
     world.send([reading("a", at / 100) for at in range(11_000)])
-    reports = run(world, spark, BatchLimit(10_000, target_s=0.001))
+    reports = run(world, parts.spark, BatchLimit(10_000, target_s=0.001))
     assert [report.micro_batch.rows for report in reports] == [10_000, LEAST]
     assert [report.limit for report in reports] == [10_000, LEAST]
     assert all(report.outcome.read_bytes > 10 * report.micro_batch.rows for report in reports)
@@ -57,7 +51,7 @@ def test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query
     limit = BatchLimit(10_000, target_s=600.0)
     limit.records = LEAST
     world.send([reading("a", 140 + at / 100) for at in range(20_000)])
-    reports = run(world, spark, limit)
+    reports = run(world, parts.spark, limit)
     assert [report.micro_batch.rows for report in reports] == [1_000, 2_000, 4_000, 8_000, 5_000]
     assert [report.next_limit for report in reports] == [2_000, 4_000, 8_000, 10_000, 10_000]
     metrics = Metrics()
@@ -68,19 +62,17 @@ def test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query
     world.redis.close()
 
 
-def test_a_replay_under_a_larger_limit_holds_the_watermark_for_what_its_batch_left_unread(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_replay_under_a_larger_limit_holds_the_watermark_for_what_its_batch_left_unread(parts: Parts) -> None:
     """The process dies after Spark has planned a small batch, and the next one could read all at once."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     quick = [(0, reading("a", at * 40)) for at in range(25)]
     slow = [(1, reading("b", at / 10)) for at in range(75)] + [(1, reading("b", at * 40)) for at in range(25)]
     for partition, record in [*quick, *slow]:
         world.producer.produce(world.topic, record.value, partition=partition, timestamp=record.at)
     assert world.producer.flush(30) == 0
-    killed = run(world, spark, BatchLimit(20, target_s=5.0), until=2)
+    killed = run(world, parts.spark, BatchLimit(20, target_s=5.0), until=2)
     assert len(killed) == 2
-    reports = run(world, spark, BatchLimit(1_000_000, target_s=5.0))
+    reports = run(world, parts.spark, BatchLimit(1_000_000, target_s=5.0))
     assert [report.micro_batch.batch for report in reports] == [2, 3]
     assert reports[0].micro_batch.rows <= 20, "a replay reads what was planned"
     assert (reports[0].unread, reports[1].unread) == (2, 0)

@@ -7,17 +7,15 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from load.servers.kafka import LOG_APPEND_TIME, Broker
-from load.servers.redis import Redis
+from load.servers.kafka import LOG_APPEND_TIME
 from load.servers.schema_registry import Registry
 from load.testbed import to_toml
 from service import failpoint, settings
@@ -30,7 +28,7 @@ from service.recompute import backfill, engine
 from service.recompute.archive import Place
 from service.rejects.fence import Fence
 from service.spark.files import Local
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 from tests.stream.records import BASE_MS, SCHEMA, Record, reading
 
@@ -129,25 +127,17 @@ def _fields(record: Record) -> dict[str, Any]:
 @pytest.fixture
 def world(
     request: pytest.FixtureRequest,
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
+    parts: Parts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Past]:
     """With a parameter: sections of the settings."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     outlets = [
-        {"name": "windows", "kind": "parquet", "path": str(tmp_path / "stream-windows")},
-        {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "stream-sessions"), "sessions": True},
+        {"name": "windows", "kind": "parquet", "path": str(parts.folder / "stream-windows")},
+        {"name": "sessions", "kind": "parquet", "path": str(parts.folder / "stream-sessions"), "sessions": True},
     ]
     made = Past(
-        spark,
-        broker_server,
-        redis_server,
-        tmp_path,
-        prefix,
+        *parts,
         outlets=outlets,
         sessions={"max_duration": "2 m"},
         redis={"chunk": 50},

@@ -1,20 +1,17 @@
 """What comes behind the watermark is late and can be found; a partition that has unread records is waited for."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.monitoring.metrics import Metrics
 from service.pipeline.batch import BatchReport, start_query
 from service.pipeline.term import Term
 from service.recompute import backfill, correct
 from service.rejects import reject_log
 from service.rejects.reject_log import Coordinates
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -36,13 +33,11 @@ def run(world: World, spark: SparkSession, records: list[tuple[int, Record]], ma
     return reports
 
 
-def test_what_comes_behind_the_watermark_is_rejected_as_late(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_what_comes_behind_the_watermark_is_rejected_as_late(parts: Parts) -> None:
     """One record a batch: the third and the fourth come behind the watermark that the second has moved."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     records: list[Record] = [reading("a", 0), reading("b", 1000), reading("a", 1), reading("a", 2), reading("c", 990)]
-    reports = run(world, spark, [(0, record) for record in records], max_per_batch=1)
+    reports = run(world, parts.spark, [(0, record) for record in records], max_per_batch=1)
     values = {name: row for name, row in world.values().items() if name.startswith("window:")}
     count = Counter[str]()
     for name, value in values.items():
@@ -65,14 +60,12 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(
     world.redis.close()
 
 
-def test_a_partition_with_unread_records_holds_the_watermark(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_partition_with_unread_records_holds_the_watermark(parts: Parts) -> None:
     """Partition 1 has four times as many records for the same time, first of all many of its beginning."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     quick = [(0, reading("a", at * 40)) for at in range(25)]
     slow = [(1, reading("b", at / 10)) for at in range(75)] + [(1, reading("b", at * 40)) for at in range(25)]
-    reports = run(world, spark, [*quick, *slow], max_per_batch=20)
+    reports = run(world, parts.spark, [*quick, *slow], max_per_batch=20)
     assert len(reports) > 5
     assert max(report.held_ms for report in reports) > 100_000, "the partitions were read at different times"
     assert max(report.unread for report in reports) == 2
@@ -88,15 +81,13 @@ def test_a_partition_with_unread_records_holds_the_watermark(
 
 
 @pytest.mark.silent("1.3")
-def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(parts: Parts) -> None:
     """After an outage one partition has five hours of one device, the other the last ten minutes of many. Both end now."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     hours, minutes = 5 * 3600, 600
     sparse = [(0, reading("a", at)) for at in range(0, hours, 10)]
     dense = [(1, reading(f"b{at % 20}", hours - minutes + at / 20)) for at in range(minutes * 20)]
-    reports = run(world, spark, [*sparse, *dense], max_per_batch=2_000)
+    reports = run(world, parts.spark, [*sparse, *dense], max_per_batch=2_000)
     assert (
         sum(report.outcome.by_reason["behind"] for report in reports)
         == sum(report.outcome.rejects for report in reports)
@@ -117,11 +108,9 @@ def both(world: World, *records: Record) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["*", "progress"])
-def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, pattern: str
-) -> None:
+def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(parts: Parts, pattern: str) -> None:
     """The reading would also join a closed session to an open one."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     delay_s = world.settings.admission.watermark_delay_ms // 1000
     both(world, reading("a", 0), reading("a", 50), reading("b", 45 + delay_s))
     both(world, reading("a", 25), reading("b", 46 + delay_s))
@@ -137,21 +126,19 @@ def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(
     world.redis.close()
 
 
-def test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again(parts: Parts) -> None:
     """The first checkpoint has rejected it as behind; the second one reads everything at once."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix)
+    world = World(*parts)
     both(world, reading("a", 0), reading("b", 1_000))
     both(world, reading("a", 1))
     assert world.window("a")["count"] == "1"
     world.prefix += "anew"
     redis = world.settings.redis.model_copy(update={"prefix": world.prefix})
-    world.begin_again(tmp_path / "anew", redis=redis)
+    world.begin_again(parts.folder / "anew", redis=redis)
     both(world, reading("b", 1_001))
     assert world.window("a")["count"] == "2"
-    assert correct.correct(world.settings, 0, None, print, spark=spark).corrected == 0
-    backfill.backfill(world.settings, (BASE_MS, BASE_MS + 60_000), [], print, spark=spark)
+    assert correct.correct(world.settings, 0, None, print, spark=parts.spark).corrected == 0
+    backfill.backfill(world.settings, (BASE_MS, BASE_MS + 60_000), [], print, spark=parts.spark)
     assert world.window("a")["count"] == "2"
     world.lose()
     both(world, reading("b", 1_002))
@@ -160,6 +147,6 @@ def test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again
     world.lose()
     both(world, reading("b", 1_003))
     assert world.window("a")["count"] == "2"
-    assert correct.correct(world.settings, 0, None, print, spark=spark).corrected == 1
+    assert correct.correct(world.settings, 0, None, print, spark=parts.spark).corrected == 1
     assert world.window("a")["count"] == "3"
     world.redis.close()

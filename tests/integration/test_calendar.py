@@ -1,16 +1,10 @@
 """A view of local days through a loss of Redis, a correction and a backfill: the oracle and the stream agree."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.recompute import backfill, correct
 from tests.integration.test_correct import minutes
-from tests.integration.world import VIEWS, World
+from tests.integration.world import VIEWS, Parts, World
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -22,12 +16,8 @@ NIGHT = {"name": "night", "by": ["device"], "window": "1 d", "time_zone": "Asia/
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
-    made = World(spark, broker_server, redis_server, tmp_path, prefix, views=[*VIEWS, NIGHT])
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> World:
+    return World(*parts, views=[*VIEWS, NIGHT])
 
 
 def test_a_closed_local_day_is_corrected_backfilled_and_published_again_as_the_stream_had_it(world: World) -> None:

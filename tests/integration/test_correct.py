@@ -32,7 +32,7 @@ from service.rejects.reject_log import Coordinates
 from service.spark.files import Local
 from tests import exposure
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
-from tests.integration.world import VIEWS, World
+from tests.integration.world import VIEWS, Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -72,10 +72,8 @@ class Correcting(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Correcting]:
-    made = Correcting(spark, broker_server, redis_server, tmp_path, prefix)
+def world(parts: Parts) -> Iterator[Correcting]:
+    made = Correcting(*parts)
     yield made
     made.redis.close()
     failpoint._plan = None
@@ -101,20 +99,14 @@ LATE = [
 BASE = [*minutes(0, 20), reading("m", 105), reading("m", 157), reading("p", 200)]
 
 
-def test_a_late_reading_does_not_wait_for_the_end_of_the_month(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_late_reading_does_not_wait_for_the_end_of_the_month(parts: Parts) -> None:
     month = {"name": "month", "by": ["device"], "window": "1 mo", "measures": ["temperature"]}
     week = {"name": "week", "by": [], "window": "1 w", "time_zone": "Asia/Kathmandu", "measures": ["temperature"]}
     world = Correcting(
-        spark,
-        broker_server,
-        redis_server,
-        tmp_path,
-        prefix,
+        *parts,
         views=[{**view, "retain": "60 d"} for view in (*VIEWS, month, week)],
         sessions={"retain": "60 d"},
-        outlets=[{"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")}],
+        outlets=[{"name": "files", "kind": "parquet", "path": str(parts.folder / "windows")}],
     )
     late = world.term(*BASE, *LATE)[len(BASE) :]
     report = world.correct()
@@ -411,6 +403,7 @@ def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
     assert json.loads(json.dumps(mark.details))["at_ms"] > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("shared_spark")
 def test_beside_the_running_service_a_late_reading_is_corrected_and_a_reject_is_sent_again(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, capsys: pytest.CaptureFixture[str]

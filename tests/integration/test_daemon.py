@@ -97,6 +97,7 @@ def test_the_lag_is_known_and_grows_while_redis_is_away(broker_server: Broker, t
             assert service.stop() == 0, service.log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_standby_under_spark_submit_outlives_a_hang_up(world: DaemonWorld) -> None:
     """Its JVM has no Spark yet, and the default of SIGHUP ends a JVM with 129."""
     world.redis.set(f"{world.topic}:lease", "elsewhere:1:2:3:token", px=600_000)

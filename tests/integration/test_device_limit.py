@@ -1,15 +1,10 @@
 """Invented ids fill the state up to its limit; the devices that it has go on, and every reading of others can be found."""
 
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from load.judge.compare import compare
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.rejects import reject_log
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -21,12 +16,8 @@ def readings(names: list[str], second: float, ahead: float = 0.0) -> list[Record
     return [reading(name, second + ahead, 20.0, at=second) for name in names]
 
 
-def test_a_flood_of_ids_disturbs_no_device_that_is_known(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
-    world = World(
-        spark, broker_server, redis_server, tmp_path, prefix, admission={"max_delay": "2 m", "max_devices": KNOWN}
-    )
+def test_a_flood_of_ids_disturbs_no_device_that_is_known(parts: Parts) -> None:
+    world = World(*parts, admission={"max_delay": "2 m", "max_devices": KNOWN})
     known = [f"known-{number}" for number in range(KNOWN)]
     world.term(*readings(known, 0))
     # Full from here on, also for a writer that begins with the checkpoint alone.

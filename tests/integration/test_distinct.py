@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from load.testbed import to_toml
 from service import failpoint, settings
 from service.aggregation import seen_keys
 from service.failpoint import InjectedError, Plan, Point
 from service.recompute import correct
 from service.rejects import reject_log
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -58,11 +55,9 @@ class Distinct(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Distinct]:
+def world(parts: Parts) -> Iterator[Distinct]:
     admission = {"max_delay": "20 s", "max_ahead": "5 s", "distinct": TIME}
-    made = Distinct(spark, broker_server, redis_server, tmp_path, prefix, input=INPUT, views=VIEWS, admission=admission)
+    made = Distinct(*parts, input=INPUT, views=VIEWS, admission=admission)
     yield made
     made.redis.close()
     failpoint._plan = None

@@ -12,7 +12,7 @@ from load.testbed import last_words
 from service.cli import main
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 def test_drivers_of_one_checkpoint_that_freeze_hang_lose_redis_or_spark_or_reach_a_limit(

@@ -1,21 +1,17 @@
 """Views without windows on real parts: what is late, lost, read again, added and removed; the oracle is asked."""
 
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from load.testbed import to_toml
 from service import settings
 from service.errors import SinkRefusedError
 from service.recompute import correct
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -42,12 +38,8 @@ class Endless(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Endless]:
-    made = Endless(spark, broker_server, redis_server, tmp_path, prefix, views=[DEVICE, TOTAL, EVER])
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> Endless:
+    return Endless(*parts, views=[DEVICE, TOTAL, EVER])
 
 
 def test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_add_them_again(world: Endless) -> None:

@@ -1,14 +1,10 @@
 """How long Redis keeps a window: `retain` from its end on, whenever its readings came."""
 
 import time
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -19,11 +15,9 @@ A, B = (f"device:temperature:{device}:{BASE_MS}" for device in "ab")
 
 
 @pytest.mark.silent("1.4")
-def test_a_window_of_one_reading_at_its_start_lives_for_retain_after_its_end(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_window_of_one_reading_at_its_start_lives_for_retain_after_its_end(parts: Parts) -> None:
     """Of the two devices one sends at the start of a window, the other also at its end."""
-    world = World(spark, broker_server, redis_server, tmp_path, prefix, views=VIEWS)
+    world = World(*parts, views=VIEWS)
     ahead_ms = world.settings.admission.max_ahead_ms
 
     def kept_ms(name: str) -> int:

@@ -17,7 +17,7 @@ from service.rejects import delivery
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 SCHEMA = {"type": "object", "properties": {"device_id": {"type": "string"}, "temperature": {"type": "number"}}}
 READINGS = 20

@@ -17,7 +17,7 @@ from load.fleet.generator import Generator, Summary
 from load.servers.kafka import CREATE_TIME, Broker
 from service.errors import SetupError
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 ROOT = Path(__file__).resolve().parents[2]
 START_MS = 1_760_000_000_000
 

@@ -1,18 +1,13 @@
 """Columns and filters of the input through the service's own edges: Redis that loses all, late readings, `check`."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from load.judge.compare import compare
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.commands import check_spark
 from service.recompute import correct
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -38,12 +33,8 @@ def reading(device: str, seconds: int, temperature: float, line: str, kind: str 
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
-    made = World(spark, broker_server, redis_server, tmp_path, prefix, input=INPUT, views=VIEWS)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> World:
+    return World(*parts, input=INPUT, views=VIEWS)
 
 
 def lines(world: World) -> dict[str, int]:
@@ -82,9 +73,7 @@ def test_what_is_lost_or_late_is_counted_under_the_same_keys_and_filtered_alike(
 
 
 @pytest.mark.silent("1.8")
-def test_check_says_how_many_records_have_each_mapped_field(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_check_says_how_many_records_have_each_mapped_field(parts: Parts) -> None:
     shape = {
         "format": "json",
         "device_id": "`dev.id`",
@@ -96,7 +85,7 @@ def test_check_says_how_many_records_have_each_mapped_field(
         },
         "columns": {"line": "line", "kind": "knid"},
     }
-    world = World(spark, broker_server, redis_server, tmp_path, prefix, input=shape, views=VIEWS[:1])
+    world = World(*parts, input=shape, views=VIEWS[:1])
     for text in (
         "the topics have no record in which to look for the fields",
         "none of the newest 2 records can be decoded, to look for the fields",

@@ -29,10 +29,10 @@ from service.monitoring.lag import Lag
 from service.rejects import marks
 from service.rejects.reject_log import Coordinates
 from service.settings import Kafka
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import reading
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.thorough]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operator" / "kafka.md"
 USER, PASSWORD = "limited", "secret"
 RIGHTS = re.findall(
@@ -48,23 +48,17 @@ OPERATIONS = {
 
 
 @pytest.fixture
-def limited(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
+def limited(parts: Parts) -> Iterator[World]:
     """A service whose user has the rights of the page, on its topic and group."""
-    assert broker_server.authority is not None
-    broker_server.add_user(USER, PASSWORD)
-    login = {"user": USER, "password": PASSWORD, "ca_file": str(broker_server.authority.ca_file)}
+    assert parts.broker.authority is not None
+    parts.broker.add_user(USER, PASSWORD)
+    login = {"user": USER, "password": PASSWORD, "ca_file": str(parts.broker.authority.ca_file)}
     world = World(
-        spark,
-        broker_server,
-        redis_server,
-        tmp_path,
-        prefix,
-        kafka={"bootstrap": broker_server.secure("SCRAM"), "group": prefix, **login},
+        *parts,
+        kafka={"bootstrap": parts.broker.secure("SCRAM"), "group": parts.prefix, **login},
     )
-    broker_server.delete_topic(f"{world.topic}.rejects")
-    names = {"readings": world.topic, "tidemark": prefix}
+    parts.broker.delete_topic(f"{world.topic}.rejects")
+    names = {"readings": world.topic, "tidemark": parts.prefix}
     rights = [
         acl(KINDS[kind], re.sub(r"^\w+", lambda word: names[word[0]], name), OPERATIONS[operation], USER)
         for kind, name, operations in RIGHTS
@@ -76,9 +70,9 @@ def limited(
         acl(ResourceType.TOPIC, "*", AclOperation.ALTER, "somebody"),
         acl(ResourceType.GROUP, "*", AclOperation.DELETE, "somebody"),
     ]
-    set_rights(broker_server, rights + others)
+    set_rights(parts.broker, rights + others)
     yield world
-    remove_rights(broker_server, others)
+    remove_rights(parts.broker, others)
     world.redis.close()
 
 

@@ -1,19 +1,15 @@
 """Devices that move or leave the reference: what is computed of their past counts each reading where the stream counted it."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.outlets.parquet import newest
 from service.outlets.tables import WINDOW_KEY
 from service.recompute import backfill, correct
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -26,20 +22,16 @@ Values = dict[tuple[str, int], tuple[int, float, float]]
 
 @pytest.fixture
 def make_world(
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
+    parts: Parts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[..., World]]:
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
-    outlet = {"name": "files", "kind": "parquet", "path": str(tmp_path / "files")}
+    outlet = {"name": "files", "kind": "parquet", "path": str(parts.folder / "files")}
     made: list[World] = []
 
     def make(**sections: Any) -> World:
         known: dict[str, Any] = {"views": [SITE], "reference": SOURCE, "outlets": [outlet]}
-        made.append(World(spark, broker_server, redis_server, tmp_path, prefix, **known | sections))
+        made.append(World(*parts, **known | sections))
         return made[0]
 
     yield make

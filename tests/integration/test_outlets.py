@@ -19,7 +19,6 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
 from load.servers.postgres import Postgres
-from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
 from service import clock, failpoint, settings
 from service.commands import check_spark
@@ -36,7 +35,7 @@ from service.spark.files import Local
 from state import codec
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
-from tests.integration.world import VIEWS, World
+from tests.integration.world import VIEWS, Parts, World
 from tests.stream.records import BASE_MS, SCHEMA, Record, reading
 from tests.unit.test_outlets import closed, entry_of, micro_batch
 
@@ -49,27 +48,23 @@ def rounds(first: int, last: int) -> list[Record]:
 
 
 @pytest.fixture
-def make_world(spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> Any:
+def make_world(parts: Parts) -> Any:
     def make(*outlets: dict[str, Any], **sections: Any) -> World:
-        return World(spark, broker_server, redis_server, tmp_path, prefix, outlets=list(outlets), **sections)
+        return World(*parts, outlets=list(outlets), **sections)
 
     return make
 
 
 @pytest.fixture
 def make_correcting(
-    spark: SparkSession,
-    broker_server: Broker,
-    redis_server: Redis,
-    tmp_path: Path,
-    prefix: str,
+    parts: Parts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Correcting]:
     """Corrected values leave with the next batch."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
 
     def make(*outlets: dict[str, Any]) -> Correcting:
-        return Correcting(spark, broker_server, redis_server, tmp_path, prefix, outlets=list(outlets))
+        return Correcting(*parts, outlets=list(outlets))
 
     return make
 
@@ -100,70 +95,6 @@ def watermark_ms(world: World) -> int:
     return int(world.redis.hget(world.key("progress"), "watermark"))
 
 
-def test_parquet_has_every_closed_window_once_as_redis_has_it(make_world: Callable[..., World], tmp_path: Path) -> None:
-    path = tmp_path / "windows"
-    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
-    for first in range(0, 600, 60):
-        world.term(*rounds(first, first + 60))
-    found, expected = rows(path), windows_of_redis(world, watermark_ms(world))
-    assert len(expected) > 20
-    assert len(found) == len(as_of_outlet(found))
-    assert as_of_outlet(found) == expected
-    assert {row["closed_by"] for row in found} == {"watermark"}
-    assert {row["revision"] for row in found} == {0}
-
-
-def test_an_outlet_of_sessions_has_every_closed_session_once(make_world: Callable[..., World], tmp_path: Path) -> None:
-    path = tmp_path / "sessions"
-    world = make_world({"name": "files", "kind": "parquet", "path": str(path), "sessions": True})
-    world.term(*rounds(0, 100), *rounds(200, 260))
-    world.term(*rounds(400, 460))
-    found = rows(path)
-    closed = {
-        name.removeprefix("session:"): int(value["count"])
-        for name, value in world.hashes().items()
-        if value.get("state") == "closed"
-    }
-    assert len(closed) == 6
-    assert {f"{row['device']}:{round(row['start'].timestamp() * 1000)}": row["count"] for row in found} == closed
-    assert len(found) == len(closed)
-    assert {row["temperature_count"] for row in found} == {row["count"] for row in found}
-
-
-@pytest.mark.parametrize("point", ["finals_stored", "outlets_written", "after_publish_before_commit"])
-def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
-    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    path = tmp_path / "windows"
-    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
-    world.term(*rounds(0, 120))
-    monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point(point, 1, "raise"),), None))
-    with pytest.raises(InjectedError):
-        world.term(*rounds(120, 400))
-    world.term()
-    world.term(*rounds(400, 500))
-    found = rows(path)
-    assert len(found) == len(as_of_outlet(found))
-    assert as_of_outlet(found) == windows_of_redis(world, watermark_ms(world))
-    assert min(row["start"].timestamp() * 1000 for row in found) == BASE_MS - 60_000
-    assert not [*(tmp_path / "checkpoint" / "outlets").glob("0*")]
-
-
-def test_progress_is_written_after_the_outlets_have_the_batch(
-    make_world: Callable[..., World], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "windows"
-    world = make_world({"name": "files", "kind": "parquet", "path": str(path)})
-    world.term(*rounds(0, 120))
-    before = watermark_ms(world)
-    monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point("outlets_written", 1, "raise"),), None))
-    with pytest.raises(InjectedError):
-        world.term(*rounds(120, 400))
-    assert watermark_ms(world) == before
-    newest = max(round(row["end"].timestamp() * 1000) for row in rows(path))
-    assert newest > before
-
-
 @pytest.fixture(scope="module")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     with Postgres(tmp_path_factory.mktemp("postgres")) as database:
@@ -182,16 +113,75 @@ def table_rows(postgres: Postgres, table: str) -> dict[tuple[str, str, str, int]
     return {row[:4]: row[4:] for row in found}
 
 
-def test_a_table_has_every_closed_window_as_redis_has_it(
-    make_world: Callable[..., World], postgres: Postgres, prefix: str
+def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
+    make_world: Callable[..., World],
+    postgres: Postgres,
+    broker_server: Broker,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = make_world(database(postgres, f"w_{prefix}", views=["device"]))
-    for first in range(0, 400, 100):
-        world.term(*rounds(first, first + 100))
-    found = table_rows(postgres, f"w_{prefix}")
+    """Every kind of outlet has each closed value once, as Redis has it, and progress follows the outlets."""
+    topics = {each: f"{each}-{prefix}" for each in ("windows", "sessions")}
+    with Registry() as registry:
+        world = make_world(
+            {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
+            {"name": "lives", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
+            {"name": "events", "kind": "kafka", "topic": topics["windows"], "format": "json"},
+            {"name": "ends", "kind": "kafka", "topic": topics["sessions"], "sessions": True},
+            database(postgres, f"w_{prefix}", views=["device"]),
+            registry={"url": registry.url},
+            input={"reader_schema": 1},
+        )
+        assert registry.register(f"{world.topic}-value", SCHEMA) == 1
+        world.term(*rounds(0, 120), *rounds(200, 260))
+        for number, point in enumerate(("finals_stored", "outlets_written", "after_publish_before_commit"), 2):
+            before = watermark_ms(world)
+            fails = failpoint.Plan((failpoint.Point(point, 1, "raise"),), None)
+            monkeypatch.setattr(failpoint, "_plan", fails)
+            with pytest.raises(InjectedError):
+                world.term(*rounds(200 * number, 200 * number + 100))
+            if point == "outlets_written":
+                assert (
+                    watermark_ms(world)
+                    == before
+                    < max(row["end"].timestamp() * 1000 for row in rows(tmp_path / "windows"))
+                )
+        world.term()
+        world.term(*rounds(1000, 1100))
+        client = confluent.SchemaRegistryClient({"url": registry.url})
+        schema = json.loads(client.get_latest_version(f"{topics['sessions']}-value").schema.schema_str)
+        client.close()
+    assert not [*(tmp_path / "checkpoint" / "outlets").glob("0*")]
     expected = windows_of_redis(world, watermark_ms(world))
-    assert found == {key: value for key, value in expected.items() if key[0] == "device"}
-    assert len(found) > 10
+    assert len(expected) > 20
+    found = rows(tmp_path / "windows")
+    assert len(found) == len(as_of_outlet(found))
+    assert as_of_outlet(found) == expected
+    assert min(row["start"].timestamp() * 1000 for row in found) == BASE_MS - 60_000
+    assert ({row["closed_by"] for row in found}, {row["revision"] for row in found}) == ({"watermark"}, {0})
+    events = topic_rows(broker_server, topics["windows"])
+    values = {key: json.loads(value) for key, value in events}
+    assert len(values) == len(events)
+    assert {key: (value["count"], value["mean"]) for key, value in values.items()} == {
+        ":".join(map(str, key)): value for key, value in expected.items()
+    }
+    assert table_rows(postgres, f"w_{prefix}") == {key: value for key, value in expected.items() if key[0] == "device"}
+
+    closed = {
+        name.removeprefix("session:"): int(value["count"])
+        for name, value in world.hashes().items()
+        if value.get("state") == "closed"
+    }
+    assert len(closed) > 10
+    lives = rows(tmp_path / "sessions")
+    assert len(lives) == len(closed)
+    assert {f"{row['device']}:{round(row['start'].timestamp() * 1000)}": row["count"] for row in lives} == closed
+    assert {row["temperature_count"] for row in lives} == {row["count"] for row in lives}
+    ends = topic_rows(broker_server, topics["sessions"])
+    assert len(ends) == len(closed)
+    records = {key: fastavro.schemaless_reader(io.BytesIO(value[5:]), schema) for key, value in ends}
+    assert {key: record["count"] for key, record in records.items()} == closed
 
 
 @pytest.mark.parametrize("when_away", ["fall_behind", "wait"])
@@ -241,80 +231,30 @@ def topic_rows(broker: Broker, topic: str) -> list[tuple[str, bytes]]:
     return [((m.key() or b"").decode(), m.value() or b"") for m in scan.messages(kafka, [topic])]
 
 
-def test_a_topic_has_every_closed_window_once_in_json(
-    make_world: Callable[..., World], broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = f"finals-{prefix}"
-    world = make_world({"name": "events", "kind": "kafka", "topic": topic, "format": "json"})
-    world.term(*rounds(0, 120))
-    for point in ("finals_stored", "outlets_written"):
-        monkeypatch.setattr(failpoint, "_plan", failpoint.Plan((failpoint.Point(point, 1, "raise"),), None))
-        with pytest.raises(InjectedError):
-            world.term(*rounds(120, 240) if point == "finals_stored" else rounds(240, 400))
-    world.term(*rounds(400, 500))
-    found = topic_rows(broker_server, topic)
-    values = {key: json.loads(value) for key, value in found}
-    assert len(values) == len(found)
-    expected = windows_of_redis(world, watermark_ms(world))
-    assert {key: (value["count"], value["mean"]) for key, value in values.items()} == {
-        ":".join(map(str, key)): value for key, value in expected.items()
-    }
-    assert len(expected) > 10
-
-
-def test_a_topic_in_avro_has_a_registered_schema_and_an_incompatible_one_is_refused(
-    make_world: Callable[..., World], broker_server: Broker, prefix: str
-) -> None:
-    topic = f"finals-{prefix}"
-    with Registry() as registry:
-        world = make_world(
-            {"name": "events", "kind": "kafka", "topic": topic, "sessions": True},
-            registry={"url": registry.url},
-            input={"reader_schema": 1},
-        )
-        number = registry.register(f"{world.topic}-value", SCHEMA)
-        assert number == 1
-        world.term(*rounds(0, 100), *rounds(200, 260))
-        found = topic_rows(broker_server, topic)
-        client = confluent.SchemaRegistryClient({"url": registry.url})
-        schema = json.loads(client.get_latest_version(f"{topic}-value").schema.schema_str)
-        client.close()
-    records = {key: fastavro.schemaless_reader(io.BytesIO(value[5:]), schema) for key, value in found}
-    closed = {
-        name.removeprefix("session:"): value for name, value in world.hashes().items() if value.get("state") == "closed"
-    }
-    assert {key: record["count"] for key, record in records.items()} == {
-        key: int(value["count"]) for key, value in closed.items()
-    }
-    assert len(records) == 3
-
-
-def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(parts: Parts) -> None:
     outlets = [
-        {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
-        {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
+        {"name": "files", "kind": "parquet", "path": str(parts.folder / "windows")},
+        {"name": "sessions", "kind": "parquet", "path": str(parts.folder / "sessions"), "sessions": True},
     ]
-    world = Quiet(spark, broker_server, redis_server, tmp_path, prefix, outlets=outlets, views=VIEWS[:1])
+    world = Quiet(*parts, outlets=outlets, views=VIEWS[:1])
     world.go(reading("a", 0), reading("a", 12), reading("c", 65))
     assert world.be_silent(BASE_MS + 300_000)
-    found = {(row["key"], row["start"].timestamp() - BASE_MS / 1000): row for row in rows(tmp_path / "windows")}
+    found = {(row["key"], row["start"].timestamp() - BASE_MS / 1000): row for row in rows(parts.folder / "windows")}
     assert {key: (row["count"], row["closed_by"]) for key, row in found.items()} == {
         ("a", 0.0): (2, "idle"),
         ("c", 60.0): (1, "idle"),
     }
-    assert {row["closed_by"] for row in rows(tmp_path / "sessions")} == {"idle"}
+    assert {row["closed_by"] for row in rows(parts.folder / "sessions")} == {"idle"}
     world.go(reading("c", 70))
     world.go(reading("b", 400))
-    again = [row for row in rows(tmp_path / "windows") if row["closed_by"] == "watermark"]
+    again = [row for row in rows(parts.folder / "windows") if row["closed_by"] == "watermark"]
     assert [(row["key"], row["count"], row["revision"]) for row in again] == [("c", 2, 1)]
     assert [
         (row["device"], row["count"], row["revision"], row["closed_by"])
-        for row in rows(tmp_path / "sessions")
+        for row in rows(parts.folder / "sessions")
         if row["revision"]
     ] == [("c", 2, 1, "watermark")]
-    assert len(rows(tmp_path / "sessions")) == 3
+    assert len(rows(parts.folder / "sessions")) == 3
 
 
 def test_corrected_values_are_in_the_outlets_as_the_oracle_says(

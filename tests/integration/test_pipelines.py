@@ -140,6 +140,7 @@ def retained_ms(pair: Pair, service: Service) -> list[int]:
     return [view["retain_ms"] for view in pair.status(service, "two")["views"]["list"]]
 
 
+@pytest.mark.thorough
 def test_a_pipeline_that_fails_begins_again_and_the_process_ends_when_all_have_failed(pair: Pair) -> None:
     one, two = pair.one, pair.two
     two.config.write_text(two.config.read_text().replace(f'topics = ["{two.topic}"]', f'topics = ["late-{two.topic}"]'))
@@ -178,6 +179,7 @@ max_delay = "2 m"
 """
 
 
+@pytest.mark.thorough
 def test_a_pipeline_reads_what_another_one_writes_to_its_outlet(pair: Pair) -> None:
     one, two = pair.one, pair.two
     topic = f"finals-{one.topic}"

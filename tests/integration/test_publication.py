@@ -5,7 +5,7 @@ query is started again after that was removed.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from service.pipeline.failure import classify
 from service.pipeline.term import Term
 from service.redis.link import WritesLostError
 from service.rejects import delivery
+from tests.integration.world import Parts
 from tests.stream.records import BASE_MS, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -111,12 +112,8 @@ class World:
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
-    made = World(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> World:
+    return World(*parts)
 
 
 def without_rejects_topic(world: World) -> Callable[[], object]:

@@ -62,6 +62,7 @@ def test_a_topic_without_readings_is_named(broker_server: Broker, redis_server: 
     assert not world.suite.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_a_drifted_measure_is_named_while_the_stream_goes_on(

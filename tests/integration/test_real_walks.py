@@ -13,7 +13,7 @@ from load.servers.redis import Redis
 from load.walks.real import parts
 from load.walks.real.walk import play, steps_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.spark]
+pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.thorough]
 
 SEED, STEPS = 7, 12
 

@@ -9,7 +9,7 @@ from redis.exceptions import MovedError
 
 from load.servers.redis_cluster import RedisCluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,17 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from schemas import contract
 from service.errors import CheckpointError, SinkRefusedError
 from service.recompute.republish import ASKED, LOST, mark
 from service.redis.link import WritesLostError
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -45,12 +41,8 @@ class Losing(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Losing]:
-    made = Losing(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> Losing:
+    return Losing(*parts)
 
 
 def minutes(first: int, last: int) -> list[Record]:
@@ -168,10 +160,8 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     assert (world.lost, len(world.republications) - earlier, world.redis.get(world.key("republish"))) == (3, 2, None)
 
 
-def test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
-    world = Losing(spark, broker_server, redis_server, tmp_path, prefix, redis={"shards": 3})
+def test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs(parts: Parts) -> None:
+    world = Losing(*parts, redis={"shards": 3})
     world.term(*minutes(0, 20))
     backup = world.backup(shard=1)
     world.term(*minutes(20, 40))

@@ -144,6 +144,7 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         assert service.stop() == 0
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_put_into_the_folder_is_used_and_noise_restarts_nothing(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:

@@ -16,19 +16,17 @@ import psutil
 import psycopg
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import ConfigResource
 
 from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, reference_rows
 from load.fleet.postgres import write_reference_postgres
-from load.servers.kafka import CREATE_TIME, Broker
-from load.servers.machine import check_machine
+from load.servers.kafka import Broker
 from load.servers.postgres import Postgres
 from load.servers.redis import Redis
 from load.servers.server_process import is_alive
 from service.errors import SetupError
 from tests.topics import read
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -38,33 +36,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield running
 
 
-def setting(broker: Broker, topic: str, name: str) -> str:
-    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    return str(broker.admin.describe_configs([asked])[asked].result(10)[name].value)
-
-
 def send(broker: Broker, topic: str, *values: bytes) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "log_level": 0})
     for value in values:
         producer.produce(topic, value)
     assert producer.flush(20) == 0
-
-
-def test_what_the_machine_lacks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
-    with pytest.raises(SetupError, match=r"no Java at .*spark: there are no jars.*broker: there are no jars"):
-        check_machine()
-
-
-def test_topics_have_the_brokers_time_unless_told_otherwise(broker: Broker) -> None:
-    broker.create_topic("readings", partitions=3)
-    broker.create_topic("prepared", partitions=1, config=CREATE_TIME)
-    assert setting(broker, "readings", "message.timestamp.type") == "LogAppendTime"
-    assert setting(broker, "prepared", "message.timestamp.type") == "CreateTime"
-    assert len(broker.admin.list_topics("readings", timeout=10).topics["readings"].partitions) == 3
-    with pytest.raises(SetupError, match=r"readings could not be created: .*already exists"):
-        broker.create_topic("readings", partitions=3)
 
 
 def test_the_broker_keeps_acknowledged_records_through_a_kill_and_a_stop(broker: Broker) -> None:
@@ -91,16 +67,6 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log(tmp_path: Path) -> 
     ):
         broker.start()
     assert not broker.is_running()
-
-
-def test_redis_forgets_or_keeps_as_told(tmp_path: Path) -> None:
-    for keeps in (False, True):
-        with Redis(tmp_path / str(keeps), appendonly=keeps, settings={"appendfsync": "always"}) as redis:
-            redis.client().set("tide", "mark")
-            redis.kill()
-            redis.start()
-            assert redis.client().get("tide") == ("mark" if keeps else None)
-            assert redis.url == f"redis://127.0.0.1:{redis.port}/0"
 
 
 def test_postgres_keeps_its_rows_and_asks_for_a_password(tmp_path: Path) -> None:

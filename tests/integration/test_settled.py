@@ -1,15 +1,9 @@
 """Rows that are written with hardly a look at what is stored, and the terms in which that is allowed."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from schemas import contract
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -18,12 +12,8 @@ DEVICES = [f"d{number}" for number in range(40)]
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
-    made = World(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> World:
+    return World(*parts)
 
 
 def readings(second: int) -> list[Record]:

@@ -21,18 +21,8 @@ pytestmark = pytest.mark.integration
 SHARDS = 3
 NAMES = [f"d{number}" for number in range(12)]  # d0 is in shard 0
 WRITTEN = {"epoch": "1", "batch": "4", "updated": "1"}
-WINDOW = {
-    "start": 0,
-    "end": 60_000,
-    "count": 1,
-    "sum": 2,
-    "mean": 2,
-    "min": 2,
-    "max": 2,
-    "stddev": 0,
-    "first": 5,
-    "last": 5,
-}
+WINDOW = {**dict.fromkeys(("sum", "mean", "min", "max"), 2), "start": 0, "end": 60_000, "count": 1, "stddev": 0}
+WINDOW |= {"first": 5, "last": 5}
 SESSION = {
     "start": 5,
     "last": 5,

@@ -1,7 +1,6 @@
 """Silence closes what is open in Redis alone; what comes after it is counted, and a replay without silence ends the same."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from service.daemon.idle_closer import IdleCloser
 from service.pipeline import batch_report
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -79,12 +78,8 @@ class Quiet(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Quiet]:
-    made = Quiet(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> Quiet:
+    return Quiet(*parts)
 
 
 def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:

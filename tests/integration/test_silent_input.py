@@ -10,7 +10,7 @@ from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.end_to_end]
+pytestmark = [pytest.mark.integration, pytest.mark.end_to_end, pytest.mark.thorough]
 
 
 @pytest.mark.silent("1.1")

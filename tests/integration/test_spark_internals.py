@@ -5,22 +5,20 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.checkpoint import logs
 from service.spark.files import Files, Local
 from service.spark.internals import commit_log, damage, jvm, offset_log, state_files
 from tests.checkpoint_files import kind
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
 
 @pytest.fixture
-def world(spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
+def world(parts: Parts) -> World:
     """Two terms: their batches read 6 and 2 records of two partitions."""
-    made = World(spark, broker_server, redis_server, tmp_path, prefix)
+    made = World(*parts)
     made.term(*(reading("a", at) for at in range(6)))
     made.term(reading("a", 60), reading("a", 61))
     return made

@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
-from load.servers.redis import Redis
 from service.checkpoint import resume
 from service.errors import CheckpointError, SettingsError
 from service.kafka import clients, starting
 from service.kafka.offsets import edges
 from service.rejects import reject_log
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -28,12 +26,10 @@ HISTORY = [reading(f"d{at}", 10 * at) for at in range(6)]
 
 
 @pytest.fixture
-def make(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Callable[..., World]:
+def make(parts: Parts) -> Callable[..., World]:
     def world(begin: Any = "earliest", **sections: Any) -> World:
-        kafka = {"bootstrap": broker_server.bootstrap, "topics": [f"world-{prefix}"], "starting": begin}
-        return World(spark, broker_server, redis_server, tmp_path, prefix, kafka=kafka, views=VIEWS, **sections)
+        kafka = {"bootstrap": parts.broker.bootstrap, "topics": [f"world-{parts.prefix}"], "starting": begin}
+        return World(*parts, kafka=kafka, views=VIEWS, **sections)
 
     return world
 

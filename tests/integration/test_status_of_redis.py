@@ -1,7 +1,6 @@
 """`tidemark status` where no service answers: what Redis has of it, and what to look at."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,19 +8,13 @@ from load.servers.redis import Redis
 from load.testbed import free_port, to_toml
 from service import clock
 from service.cli import main
+from tests import minimal
 
 pytestmark = pytest.mark.integration
 
 
 def settings(folder: Path, url: str, prefix: str) -> Path:
-    document: dict[str, Any] = {
-        "service": {"checkpoint": "checkpoint"},
-        "kafka": {"bootstrap": "localhost:1", "topics": ["readings"]},
-        "input": {"format": "json", "measures": {"temperature": "temperature"}},
-        "redis": {"url": url, "prefix": prefix},
-        "views": [{"name": "all", "window": "1 m"}],
-        "metrics": {"port": free_port()},
-    }
+    document = minimal.document(redis={"url": url, "prefix": prefix}, metrics={"port": free_port()})
     path = folder / "tidemark.toml"
     path.write_text(to_toml(document), encoding="utf-8")
     return path

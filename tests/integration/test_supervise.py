@@ -163,6 +163,7 @@ def restart_worker(testbed: Testbed) -> bool:
 
 
 # The master first: the ones after it are supervised by a master that has recovered.
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [restart_master, restart_worker])
 def test_what_is_killed_comes_back_and_goes_on(load: Load, fault: Callable[[Testbed], bool]) -> None:
     testbed = load.testbed
@@ -263,6 +264,7 @@ def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Lo
     assert min(verdict.compared[what] for what in ("windows", "sessions", "devices", "rejects")) > 0
 
 
+@pytest.mark.thorough
 def test_a_driver_that_does_its_tasks_itself_takes_over_comes_back_and_is_killed_by_the_script(load: Load) -> None:
     """The checkpoint is that of the driver with executors. At first Redis refuses its password, and nothing shows that."""
     testbed, cluster = load.testbed, load.testbed.cluster

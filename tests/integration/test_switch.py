@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from pyspark.sql import SparkSession
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
@@ -22,7 +21,7 @@ from service.spark.files import Local
 from service.spark.internals import offset_log
 from state.rules import ENDLESS_MS
 from state.watermark import EventTime
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.outputs import settings
 from tests.stream.records import Record, reading
 
@@ -148,15 +147,13 @@ def minutes(first: int, last: int) -> list[Record]:
 
 
 @pytest.mark.spark
-def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
-    service = World(spark, broker_server, redis_server, tmp_path, prefix)
-    (tmp_path / "second").mkdir()
+def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(parts: Parts) -> None:
+    service = World(*parts)
+    (parts.folder / "second").mkdir()
     kafka = {"topics": [service.topic], "rejects": "{topic}.second-rejects"}
-    own = tmp_path / "second", f"{prefix}_second"
-    second = World(spark, broker_server, redis_server, *own, kafka=kafka, sessions={"buckets": 2})
-    broker_server.create_topic(f"{service.topic}.second-rejects", 2)
+    own = parts.folder / "second", f"{parts.prefix}_second"
+    second = World(parts.spark, parts.broker, parts.redis, *own, kafka=kafka, sessions={"buckets": 2})
+    parts.broker.create_topic(f"{service.topic}.second-rejects", 2)
     service.term(*minutes(0, 12))
     second.term()
     assert second.values() == service.values()

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from service.checkpoint import topics as checkpoint_topics
 from service.errors import CheckpointError, DataLossError
 from service.spark.files import Local
 from service.spark.internals import offset_log
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -82,12 +82,8 @@ class Changing(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Changing]:
-    made = Changing(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> Changing:
+    return Changing(*parts)
 
 
 def test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was(

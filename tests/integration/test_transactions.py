@@ -1,7 +1,7 @@
 """Records of transactions: an aborted one does not count, and one that never ends holds its partition and is lag."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from service.pipeline.term import Term
 from service.recompute import sources
 from service.settings import Settings
 from service.spark.files import Local
+from tests.integration.world import Parts
 from tests.stream.records import BASE_MS, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -98,12 +99,8 @@ class World:
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[World]:
-    made = World(spark, broker_server, redis_server, tmp_path, prefix)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> World:
+    return World(*parts)
 
 
 def test_aborted_records_count_nowhere_and_are_not_lost(world: World) -> None:

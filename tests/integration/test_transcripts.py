@@ -20,7 +20,9 @@ RIGHT = (
 WRONG = ("wrong, a correction without a revision",)
 
 
-@pytest.mark.parametrize("name", ["builders", pytest.param("live", marks=pytest.mark.end_to_end)])
+@pytest.mark.parametrize(
+    "name", ["builders", pytest.param("live", marks=[pytest.mark.end_to_end, pytest.mark.thorough])]
+)
 def test_silence_and_lateness_are_as_the_transcripts_say(name: str, spark: SparkSession, tmp_path: Path) -> None:
     every = {each.name: each for each in load(*files())}
     summary = play(name, tmp_path / "run", [every[each] for each in RIGHT], [every[each] for each in WRONG], spark)

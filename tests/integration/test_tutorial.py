@@ -16,7 +16,7 @@ from load.servers.server_process import PATIENCE, free_port
 from load.tutorial.parts import Parts
 from service.redis.keys import Keys
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400 * PATIENCE)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400 * PATIENCE), pytest.mark.thorough]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 WITHIN_S = 300.0 * PATIENCE
 

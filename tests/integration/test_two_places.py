@@ -2,16 +2,12 @@
 
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from load.testbed import to_toml
 from service import clock, settings
 from service.commands import replay
@@ -20,7 +16,7 @@ from service.recompute import backfill, correct
 from service.rejects import marks, reject_log
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates
-from tests.integration.world import World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, Record, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -86,14 +82,10 @@ class TwoPlaces(World):
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[TwoPlaces]:
+def world(parts: Parts) -> TwoPlaces:
     admission = {"ranges": {"temperature": NARROW}, "max_delay": "1 h"}
     more: dict[str, Any] = {"views": [DEVICE, TOTAL], "admission": admission, "sessions": {"gap": "6 m"}}
-    made = TwoPlaces(spark, broker_server, redis_server, tmp_path, prefix, **more)
-    yield made
-    made.redis.close()
+    return TwoPlaces(*parts, **more)
 
 
 def three(second: float = MINUTE) -> list[Record]:
@@ -193,16 +185,10 @@ def test_an_original_is_left_out_while_nobody_knows_whether_its_copy_was_sent(wo
 
 
 @pytest.mark.silent("0.1")
-def test_readings_of_arrays_and_arrays_as_a_whole_count_once(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_readings_of_arrays_and_arrays_as_a_whole_count_once(parts: Parts) -> None:
     """An array that was too large is a reject as a whole. Under other settings the original is readings with an index each."""
     world = TwoPlaces(
-        spark,
-        broker_server,
-        redis_server,
-        tmp_path,
-        prefix,
+        *parts,
         input={"format": "json", "array": True, "max_array_bytes": 400},
         admission={"ranges": {"temperature": NARROW}, "max_delay": "1 h"},
         views=[DEVICE, TOTAL],
@@ -228,22 +214,16 @@ def test_readings_of_arrays_and_arrays_as_a_whole_count_once(
     before = world.values()
     assert world.backfill().written == 0
     assert world.values() == before
-    world.begin_anew(tmp_path / "anew")
+    world.begin_anew(parts.folder / "anew")
     assert (world.counted(), world.counted("total"), world.session_count()) == ((4, 5016), (4, 5016), 4)
     world.redis.close()
 
 
 @pytest.mark.silent("0.4")
-def test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the_list_is_full(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the_list_is_full(parts: Parts) -> None:
     columns = {"line": {"path": "line", "max_values": 2}}
     world = TwoPlaces(
-        spark,
-        broker_server,
-        redis_server,
-        tmp_path,
-        prefix,
+        *parts,
         input={"format": "json", "columns": columns},
         admission={"max_delay": "10 m"},
         views=[{"name": "line", "by": ["line"], "window": "1 m", "statistics": STATISTICS}],
@@ -268,6 +248,6 @@ def test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the
     assert counts() == {"l1": "1", "x": "1"}
     world.term(sent(MINUTE + 1, "l2"), sent(MINUTE + 2, "x"))
     span = start_ms, start_ms + 60_000
-    assert backfill.backfill(world.settings, span, [], print, spark=spark).written == 0
+    assert backfill.backfill(world.settings, span, [], print, spark=parts.spark).written == 0
     assert counts() == {"l1": "1", "x": "1"}
     world.redis.close()

@@ -1,18 +1,13 @@
 """`update_every` in the service's own pass: open values wait in the state, and whatever ends the waiting has all of them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
-from load.servers.kafka import Broker
-from load.servers.redis import Redis
 from service.pipeline.back_pressure import BatchLimit
 from tests.integration import test_back_pressure as backlog
 from tests.integration.test_silence import Quiet, what
-from tests.integration.world import VIEWS
+from tests.integration.world import VIEWS, Parts
 from tests.stream.records import BASE_MS, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
@@ -24,12 +19,8 @@ PACED: dict[str, Any] = {
 
 
 @pytest.fixture
-def world(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> Iterator[Quiet]:
-    made = Quiet(spark, broker_server, redis_server, tmp_path, prefix, **PACED)
-    yield made
-    made.redis.close()
+def world(parts: Parts) -> Quiet:
+    return Quiet(*parts, **PACED)
 
 
 def waiting(world: Quiet) -> str | None:
@@ -87,14 +78,12 @@ def test_values_that_waited_when_redis_lost_its_data_are_published_from_the_stat
     assert what(world.device("a"), "last_seen") == (str(BASE_MS + 12_000),)
 
 
-def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_every_batch(
-    spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_every_batch(parts: Parts) -> None:
     late = {"catch_up_update_every": "1 m"}
-    world = Quiet(spark, broker_server, redis_server, tmp_path, prefix, service=late)
+    world = Quiet(*parts, service=late)
     # 100 readings a minute, of two devices: each batch has one minute, and half of the last one is behind the watermark.
     world.send([reading("ab"[at % 2], 60 * at / 100) for at in range(350)])
-    reports = backlog.run(world, spark, BatchLimit(100, target_s=0))
+    reports = backlog.run(world, parts.spark, BatchLimit(100, target_s=0))
     assert [report.micro_batch.rows for report in reports] == [100, 100, 100, 50]
     assert [report.outcome.waiting > 0 for report in reports] == [True, True, False, False]
     assert [report.outcome.windows for report in reports[:2]] == [0, 3], (

@@ -86,6 +86,7 @@ def keep_sending(world: DaemonWorld, condition: Any, what: str) -> None:
     until(met, 120, what)
 
 
+@pytest.mark.thorough
 def test_views_are_added_changed_and_removed_while_it_runs(world: DaemonWorld) -> None:
     views = Views(world)
     world.config.write_text(world.config.read_text().replace('window = "10 s"', 'window = "5 s"') + ADMISSION)

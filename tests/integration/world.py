@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -36,6 +36,16 @@ VIEWS = [
     {"name": "device", "by": ["device"], "window": "1 m"},
     {"name": "all", "window": "2 m", "slide": "1 m", "retain": "2 h"},
 ]
+
+
+class Parts(NamedTuple):
+    """What a world takes: the shared Spark session, broker and Redis, and the folder and the prefix of its test."""
+
+    spark: SparkSession
+    broker: Broker
+    redis: Redis
+    folder: Path
+    prefix: str
 
 
 class World(TermMetrics):

@@ -11,8 +11,9 @@ from service.micro_batch import MicroBatch
 from service.monitoring.activity_log import ABSENT_AFTER, EVERY_S, QUIET_S, ActivityLog, percentile
 from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
-from service.settings import Settings, parse
+from service.settings import Settings
 from service.spark.internals.offset_log import Position
+from tests import minimal
 from tests.stream.records import BASE_MS
 
 
@@ -26,14 +27,11 @@ class Clock:
 
 @pytest.fixture
 def settings() -> Settings:
-    return parse(
-        {
-            "service": {"checkpoint": "/var/lib/tidemark"},
-            "kafka": {"bootstrap": "kafka:9092", "topics": ["readings", "more"]},
-            "input": {"format": "json", "measures": {"temperature": "temperature"}},
-            "views": [{"name": "all", "window": "1 m"}, {"name": "rooms", "by": ["device"], "window": "5 m"}],
-            "redis": {"url": "redis://user:secret@redis:6380", "prefix": "fleet"},
-        }
+    return minimal.settings(
+        service={"checkpoint": "/var/lib/tidemark"},
+        kafka={"bootstrap": "kafka:9092", "topics": ["readings", "more"]},
+        views=[{"name": "all", "window": "1 m"}, {"name": "rooms", "by": ["device"], "window": "5 m"}],
+        redis={"url": "redis://user:secret@redis:6380", "prefix": "fleet"},
     )
 
 

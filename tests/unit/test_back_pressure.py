@@ -8,19 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from service import settings
 from service.pipeline.back_pressure import COLD, COLD_LEAST, FIRST, GROWTH, BatchLimit, Measured
+from tests import minimal
 
 CEILING, TARGET_S = 3_000_000, 5.0
 COLD_S = 1.5 * TARGET_S
 """How long a batch of a cold process may take where the rate stays the same."""
-
-DOCUMENT = {
-    "kafka": {"bootstrap": "nowhere:1", "topics": ["readings"]},
-    "input": {"format": "json"},
-    "views": [{"name": "all", "window": "1 m", "measures": []}],
-    "redis": {"url": "redis://nowhere"},
-}
 
 Machine = Callable[[int, int], float]
 """Seconds of a batch of so many records, the n-th of the process."""
@@ -222,7 +215,7 @@ def test_a_machine_that_becomes_slow_has_one_long_batch() -> None:
 
 def test_a_longer_trigger_is_the_target_because_a_batch_may_fill_it() -> None:
     def of(**service: str) -> BatchLimit:
-        return BatchLimit.of(settings.parse({**DOCUMENT, "service": {"checkpoint": "c", **service}}))
+        return BatchLimit.of(minimal.settings(service=service))
 
     assert of().target_s == 5
     assert of(target_batch="2 s").target_s == 2

@@ -7,6 +7,7 @@ import pytest
 from service.errors import SettingsError
 from service.settings import condition, parse
 from service.settings.condition import Condition
+from tests import minimal
 
 
 @pytest.mark.parametrize(
@@ -32,13 +33,7 @@ def test_a_condition_is_a_field_and_its_texts(text: str, expected: list[Conditio
 
 
 def of(**given: Any) -> Any:
-    sections = {
-        "service": {"checkpoint": "checkpoint"},
-        "kafka": {"bootstrap": "broker:9092", "topics": ["topic"]},
-        "views": [{"name": "device", "window": "1 m"}],
-        "redis": {"url": "redis://redis:6379/0"},
-    }
-    return parse({**sections, "input": {"format": "json", **given}})
+    return parse({**minimal.SECTIONS, "input": {"format": "json", **given}})
 
 
 def test_measures_from_is_a_measure_for_each_name() -> None:

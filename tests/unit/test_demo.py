@@ -45,22 +45,6 @@ def test_a_warm_up_ends_in_time_although_the_service_has_not_caught_up() -> None
     assert not samples.caught_up
 
 
-def test_a_run_that_ends_within_its_warm_up_still_has_a_latency() -> None:
-    samples = Samples(rate=100, longest_s=30)
-    samples.add(sample(1, 0, lag=0, slow=1))
-    samples.add(sample(2, 1, lag=10_000, slow=100))
-    assert samples.end_warm_up() == 1
-    assert samples.latency_ms(0.5) > 1_000
-    assert not samples.caught_up
-
-
-def test_a_service_that_does_not_answer_leaves_the_last_figures() -> None:
-    samples = Samples(rate=100, longest_s=5)
-    samples.add(sample(1, 1, lag=0, slow=100))
-    samples.add(Sample(2, {}, []))
-    assert dict(samples.figures())["readings"] == "100"
-
-
 def test_the_result_explains_each_figure_and_ends_with_the_commands_for_an_own_topic() -> None:
     values = {each.name: 1 for each in fields(Summary)}
     lists = {"latency_ms": {"p50": 290.1, "p99": 441.0}, "rejects": {"late": 3}, "examples": ["a: 1, not 2"]}

@@ -11,8 +11,9 @@ from service.commands import dissect, rejects
 from service.commands.explain import explain
 from service.printing import document
 from service.rejects.reject_log import Coordinates, Reject
-from service.settings import RECORD_KEY, Settings, parse
+from service.settings import RECORD_KEY, Settings
 from service.units import rough_duration
+from tests import minimal
 from tests.stream.records import BASE_MS, avro, write_schemas
 
 NOW_MS = 1_795_479_828_029
@@ -21,15 +22,9 @@ NOW_MS = 1_795_479_828_029
 
 def settings(**form: Any) -> Settings:
     given = {"format": "json", "device_id": "sensor", "event_time": "ts", "event_time_unit": "iso"}
-    return parse(
-        {
-            "service": {"checkpoint": "checkpoint"},
-            "kafka": {"bootstrap": "localhost:9092", "topics": ["readings"]},
-            "input": {**given, "measures": {"temp": "env.temp", "hum": "env.hum"}, **form},
-            "admission": {"ranges": {"temp": (-40, 85)}, "max_bytes": 200},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": "redis://localhost"},
-        }
+    return minimal.settings(
+        input={**given, "measures": {"temp": "env.temp", "hum": "env.hum"}, **form},
+        admission={"ranges": {"temp": (-40, 85)}, "max_bytes": 200},
     )
 
 

@@ -19,49 +19,21 @@ from service.errors import SetupError
 
 START = 1_700_000_040_000
 END = START + 60_000
-WINDOW = {
-    "start": str(START),
-    "end": str(END),
-    "count": "3",
-    "sum": "60.0",
-    "mean": "20",
-    "min": "10",
-    "max": "30",
-    "stddev": "8.16",
-    "first": str(START),
-    "last": str(START + 2),
-    "epoch": "2",
-    "batch": "7",
-    "updated": "1",
-}
-SESSION = {
-    "start": str(START),
-    "last": str(START + 5),
-    "count": "2",
-    "duration": "5",
-    "state": "open",
-    "reason": "",
-    "closed_by": "",
-    "revision": "0",
-    "t.count": "2",
-    "t.mean": "2",
-    "t.min": "1",
-    "t.max": "3",
-    "epoch": "2",
-    "batch": "7",
-    "updated": "1",
-}
-DEVICE = {
-    "status": "online",
-    "last_seen": str(START + 5),
-    "session": str(START),
-    "reference": "v1",
-    "t": "3",
-    "t.at": str(START + 5),
-    "epoch": "2",
-    "batch": "7",
-    "updated": "1",
-}
+
+
+def fields(text: str) -> dict[str, str]:
+    """A hash as Redis has it, from its fields as `name=value`."""
+    return dict(each.split("=") for each in f"{text} epoch=2 batch=7 updated=1".split())
+
+
+WINDOW = fields(
+    f"start={START} end={END} count=3 sum=60.0 mean=20 min=10 max=30 stddev=8.16 first={START} last={START + 2}"
+)
+SESSION = fields(
+    f"start={START} last={START + 5} count=2 duration=5 state=open reason= closed_by= revision=0 "
+    "t.count=2 t.mean=2 t.min=1 t.max=3"
+)
+DEVICE = fields(f"status=online last_seen={START + 5} session={START} reference=v1 t=3 t.at={START + 5}")
 KEYS = {
     "window": f"tidemark:window:all:t:all:{START}",
     "session": f"tidemark:session:d1:{START}",

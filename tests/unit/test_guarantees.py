@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,19 +17,22 @@ PROMISES = {f"P{number}" for number in range(1, 10)}
 NAMED = sorted(set(re.findall(r"`((?:service|state|schemas|deploy|tests|load|docs)/[^`]+)`", PAGE)))
 
 
+@cache
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text())
+
+
 def has_test(node: str) -> bool:
     """Whether the file of a pytest node id has such a function."""
     file, _, name = node.partition("[")[0].partition("::")
-    tree = ast.parse((ROOT / file).read_text())
-    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in tree.body)
+    return any(isinstance(each, ast.FunctionDef) and each.name == name for each in parsed(file).body)
 
 
 def is_thorough(node: str) -> bool:
     """Whether `make test` leaves a test out: by the mark of the function or of its file."""
     file, _, name = node.partition("[")[0].partition("::")
-    tree = ast.parse((ROOT / file).read_text())
     marks: list[ast.AST] = []
-    for each in tree.body:
+    for each in parsed(file).body:
         if isinstance(each, ast.FunctionDef) and each.name == name:
             marks += each.decorator_list
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark":
@@ -87,6 +91,7 @@ def test_a_mutation_whose_text_has_gone_fails_by_name(tmp_path: Path) -> None:
     assert "service/micro_batch.py has its text 0 times" in result.problem
 
 
+@pytest.mark.thorough
 def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import pytest\n@pytest.fixture\ndef part():\n    raise RuntimeError\n@pytest.fixture(params=[1, 2])\ndef n(request):\n"
@@ -106,6 +111,7 @@ def test_only_a_test_that_fails_by_itself_is_red(tmp_path: Path) -> None:
     assert "pytest ended with status 4" in nothing.broken[0]
 
 
+@pytest.mark.thorough
 def test_the_copy_is_what_its_tests_import(tmp_path: Path) -> None:
     tree = teeth.copy(ROOT, tmp_path / "tree")
     (tree / "tests" / "test_where.py").write_text(

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from load.servers.server_process import PATIENCE
 from service.checkpoint import event_time, view_versions
 from service.outlets import recomputed
@@ -19,9 +21,9 @@ from service.outlets.outlet import Position
 from service.pipeline.term import TermMetrics
 from service.recompute import job_log
 from service.rejects.fence import RANDOM_BITS
-from service.settings import parse
 from service.spark.files import Local
 from state.watermark import EventTime
+from tests import minimal
 
 BATCHES = 100_000
 
@@ -53,16 +55,7 @@ def test_versions_of_views_are_pruned_with_the_next_change(tmp_path: Path) -> No
 
 
 def settings() -> Any:
-    return parse(
-        {
-            "service": {"checkpoint": "c"},
-            "kafka": {"bootstrap": "b:1", "topics": ["t"]},
-            "input": {"format": "json", "measures": {"t": "t"}},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": "redis://localhost"},
-            "outlets": [{"name": "away", "kind": "kafka", "topic": "x", "format": "json"}],
-        }
-    )
+    return minimal.settings(outlets=[{"name": "away", "kind": "kafka", "topic": "x", "format": "json"}])
 
 
 class Away:
@@ -114,6 +107,7 @@ def test_refused_rows_are_counted_without_reading_their_files_again(tmp_path: Pa
     assert len(read) == 5_001
 
 
+@pytest.mark.thorough
 def test_a_folder_of_100_000_files_is_listed_quickly(tmp_path: Path) -> None:
     folder = tmp_path / FOLDER
     folder.mkdir()

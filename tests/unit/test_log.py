@@ -12,27 +12,19 @@ import pytest
 
 from service.cli import log as command_log
 from service.errors import SinkError
-from service.settings import Settings, parse
+from service.settings import Settings
+from tests import minimal
 
 PASSWORD = "correct-horse"  # noqa: S105
 
 
 def settings(folder: Path, form: str) -> Settings:
     (folder / "secret").write_text("from-a-file\n")
-    return parse(
-        {
-            "service": {"checkpoint": "checkpoint", "log": form},
-            "kafka": {
-                "bootstrap": "localhost:9092",
-                "topics": ["readings"],
-                "user": "tidemark",
-                "password_file": folder / "secret",
-                "options": {"sasl.oauthbearer.client.secret": "oauth-secret"},
-            },
-            "input": {"measures": {"temperature": "temperature"}},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": f"redis://user:{PASSWORD}@localhost"},
-        }
+    options = {"sasl.oauthbearer.client.secret": "oauth-secret"}
+    return minimal.settings(
+        service={"log": form},
+        kafka={"user": "tidemark", "password_file": folder / "secret", "options": options},
+        redis={"url": f"redis://user:{PASSWORD}@localhost"},
     )
 
 

@@ -23,7 +23,7 @@ from service.quality import sample, validation
 from service.quality import suite as suites
 from service.quality.profile import draw
 from service.quality.suite import pattern
-from service.settings import parse
+from tests import minimal
 from tests.examples import examples
 
 MEASURES = ["temperature", "humidity"]
@@ -289,13 +289,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 def test_check_says_what_will_be_checked_and_what_cannot(suite: Path, tmp_path: Path) -> None:
     def lines(path: Path | None) -> list[str]:
-        base = {
-            "service": {"checkpoint": "c"},
-            "kafka": {"bootstrap": "k:1", "topics": ["r"]},
-            "redis": {"url": "redis://r"},
-        }
-        inputs = {"input": {"measures": {"t": "t"}}, "views": [{"name": "v", "window": "1 m"}]}
-        parsed = parse({**base, **inputs, "quality": {"expectations": path and str(path)}})
+        parsed = minimal.settings(quality={"expectations": path and str(path)})
         return [str(line) for line in check._quality(parsed)]
 
     assert lines(None) == ["ok   quality: no expectations of the readings in the settings"]

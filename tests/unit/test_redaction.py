@@ -3,23 +3,11 @@
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from service.redaction import MASK, redacted, secrets_of, stripped
-from service.settings import parse
-
-
-def settings(**sections: Any) -> Any:
-    base: dict[str, Any] = {
-        "service": {"checkpoint": "c"},
-        "kafka": {"bootstrap": "localhost:1", "topics": ["t"]},
-        "input": {"format": "json", "measures": {"t": "t"}},
-        "views": [{"name": "all", "window": "1 m"}],
-        "redis": {"url": "redis://localhost"},
-    }
-    return parse({**base, **sections})
+from tests.minimal import settings
 
 
 def test_secrets_of_the_settings_go_in_every_form_that_a_text_may_have_them_in(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from service.errors import ReferenceDataError, SettingsError
 from service.quality import reference_profile, suite
 from service.quality.reference_profile import draw
 from service.reference import expectations
-from service.settings import Reference, parse
+from service.settings import Reference
+from tests import minimal
 
 SITES = ["cork", "leeds", "ghent"]
 
@@ -100,15 +101,7 @@ def test_nothing_is_drawn_from_what_is_always_refused() -> None:
 
 
 def test_settings_without_a_reference_are_refused(tmp_path: Path) -> None:
-    settings = parse(
-        {
-            "service": {"checkpoint": str(tmp_path)},
-            "kafka": {"bootstrap": "localhost:1", "topics": ["t"]},
-            "input": {"format": "json", "measures": {"t": "t"}},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": "redis://localhost"},
-        }
-    )
+    settings = minimal.settings(service={"checkpoint": str(tmp_path)})
     with pytest.raises(SettingsError, match=r"there is no \[reference\] in the settings"):
         reference_profile.profile(settings, tmp_path / "x.json", print)
 

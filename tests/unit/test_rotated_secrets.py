@@ -25,8 +25,9 @@ from service.kafka import clients, options
 from service.monitoring.metrics import Metrics
 from service.monitoring.status import Status
 from service.redaction import MASK, Secrets, redacted
-from service.settings import Kafka, Settings, parse
+from service.settings import Kafka, Settings
 from service.settings.settings import Registry
+from tests import minimal
 
 SCHEMA = {"type": "record", "name": "Reading", "fields": [{"name": "device_id", "type": "string"}]}
 
@@ -35,15 +36,8 @@ def settings(folder: Path, *, files: bool) -> Settings:
     (folder / "secret").write_text("the-first-one\n")
     login: dict[str, Any] = {"password_file": str(folder / "secret")} if files else {"password": "the-first-one"}
     table = {"kind": "jdbc", "name": "history", "url": "jdbc:postgresql://h/d", "table": "t", "user": "u", **login}
-    return parse(
-        {
-            "service": {"checkpoint": "c"},
-            "kafka": {"bootstrap": "localhost:1", "topics": ["t"], "user": "u", **login},
-            "input": {"format": "json", "measures": {"t": "t"}},
-            "views": [{"name": "all", "window": "1 m"}],
-            "redis": {"url": "redis://u@localhost", **(login if files else {})},
-            "outlets": [table],
-        }
+    return minimal.settings(
+        kafka={"user": "u", **login}, redis={"url": "redis://u@localhost", **(login if files else {})}, outlets=[table]
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from load.bench.scale import BUSY, MOST_PRIMARIES, Costs, Load, merged, needs, table, walls
+from load.bench.scale import BUSY, MOST_PRIMARIES, Costs, Load, merged, needs, walls
 from service.errors import SetupError
 
 BUSY_RUN = {"service": 4.0, "redis": 12.0, "kafka": 0.5, "rows": 2.5, "kafka_bytes": 80.0, "redis_bytes": 500.0}
@@ -43,21 +43,9 @@ def test_the_first_wall_is_named_first() -> None:
     assert needs(COSTS, Load(0.999 * found["one Redis"], 10.0, 5.0))["primaries"] == 1
 
 
-def test_the_table_has_a_column_for_each_rate() -> None:
-    lines = table(COSTS, [Load(rate, 10.0, 5.0) for rate in (1e6, 6e7)]).splitlines()
-    assert lines[0] == "| | 1 M/s | 60 M/s |"
-    assert "| cores | 7 | 400 |" in lines
-
-
 def test_a_report_of_an_older_version_is_refused_by_name() -> None:
     with pytest.raises(SetupError, match="The report lacks 'runs'"):
         Costs.of({"machine": {"cores": 2}})
-
-
-def test_memory_grows_with_devices_and_with_what_is_kept() -> None:
-    hour, day = (needs(COSTS, Load(1e6, 10.0, 5.0, retain_s))["redis_gb"] for retain_s in (3600.0, 86_400.0))
-    assert hour == pytest.approx(1e7 * (1_200 + 60 * 400) / 1e9, abs=1)
-    assert day == pytest.approx(1e7 * (1_200 + 1_440 * 400) / 1e9, abs=1)
 
 
 def test_reports_of_parts_count_as_one() -> None:

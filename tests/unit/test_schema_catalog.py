@@ -20,6 +20,7 @@ from service.errors import CheckpointError, RegistryError, SchemaError, Settings
 from service.pipeline import failure
 from service.settings import Settings
 from service.spark.internals.offset_log import Position
+from tests import minimal
 
 INDEX = f"{FOLDER}/index.json"
 FIELDS: list[dict[str, Any]] = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
@@ -48,14 +49,9 @@ class Files:
 
 
 def make(folder: Path, **sections: Any) -> Settings:
-    document = {
-        "service": {"checkpoint": str(folder / "checkpoint")},
-        "kafka": {"bootstrap": "127.0.0.1:1", "topics": ["readings"]},
-        "input": {"schemas": str(folder), "measures": MEASURES, "reader_schema": 1},
-        "views": [{"name": "device", "by": ["device"], "window": "1 m"}],
-        "redis": {"url": "redis://127.0.0.1:1"},
-    }
-    return settings.parse({**document, **sections})
+    given = {"schemas": str(folder), "measures": MEASURES, "reader_schema": 1}
+    document = minimal.document(service={"checkpoint": str(folder / "checkpoint")})
+    return settings.parse({**document, "input": given, **sections})
 
 
 def put(folder: Path, *numbers: int) -> None:

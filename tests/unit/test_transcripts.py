@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from load.transcripts.__main__ import files, play
-from load.transcripts.transcript import Transcript, TranscriptError, changes, judge, load
+from load.transcripts.transcript import Transcript, TranscriptError, judge, load
 
 
 def written(folder: Path, text: str) -> list[Transcript]:
@@ -15,11 +15,17 @@ def written(folder: Path, text: str) -> list[Transcript]:
 
 
 def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tmp_path: Path) -> None:
+    """File after file: all transcripts of a run are one ledger, and each step computes all of its values."""
     every = load(*files())
-    wrong = [each for each in every if each.name.startswith("wrong, ")]
-    result = play("pure", tmp_path / "run", [each for each in every if each not in wrong], wrong)
-    assert result["failed"] == []
-    assert len(result["rejected"]) == len(wrong) >= 5
+    rejected = []
+    for place in {each.place for each in every}:
+        right, wrong = [], []
+        for each in (each for each in every if each.place == place):
+            (wrong if each.name.startswith("wrong, ") else right).append(each)
+        result = play("pure", tmp_path / place, right, wrong)
+        assert result["failed"] == []
+        rejected += result["rejected"]
+    assert len(rejected) == sum(each.name.startswith("wrong, ") for each in every) >= 5
 
 
 @pytest.mark.parametrize(
@@ -43,18 +49,6 @@ def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, messa
     assert message in str(caught.value)
 
 
-def test_a_text_may_name_devices_and_times_of_its_transcript(tmp_path: Path) -> None:
-    (made,) = written(tmp_path, """{name: x, steps: [{add: ['{"device_id": "<a>", "at": <t1.5>} @2']}]}""")
-    (record,) = made.steps[0].add
-    assert record.value.decode() == f'{{"device_id": "0.a", "at": {made.origin_ms + 1500}}}'
-    assert record.at_ms == made.origin_ms + 2000
-
-
-def test_a_record_is_of_the_broker_s_time_and_of_the_partition_that_it_names(tmp_path: Path) -> None:
-    (made,) = written(tmp_path, "{name: x, steps: [{add: [a 1 20, a 1 20 @2 >3]}]}")
-    assert [(r.at_ms - made.origin_ms, r.partition) for r in made.steps[0].add] == [(1000, 0), (2000, 3)]
-
-
 def test_output_that_nobody_expected_is_an_error(tmp_path: Path) -> None:
     (made,) = written(tmp_path, "{name: x, steps: [{add: [a 0 1], expect: {device a: online}}]}")
     judge(made, 0, {"device a": {"status": "online", "last_seen": 0}}, None)
@@ -64,8 +58,3 @@ def test_output_that_nobody_expected_is_an_error(tmp_path: Path) -> None:
         judge(made, 0, {}, None)
     with pytest.raises(TranscriptError, match="status is 'offline', expected 'online'"):
         judge(made, 0, {"device a": {"status": "offline"}}, None)
-
-
-def test_a_session_that_is_gone_was_merged() -> None:
-    before = {"session a/0": {"state": "open"}, "session a/9": {"state": "open"}}
-    assert changes(before, {"session a/0": {"state": "open"}}) == {"session a/9": {"state": "merged"}}

@@ -10,7 +10,6 @@ import jsonschema
 import numpy as np
 import pytest
 
-from service import settings
 from service.checkpoint import manifest, view_versions
 from service.checkpoint.manifest import Manifest
 from service.checkpoint.view_versions import Filled, Log, Versions
@@ -19,6 +18,7 @@ from service.publication.meta import meta, require_views
 from service.settings import Settings
 from service.spark.files import Local
 from state.calendar import VERSION
+from tests import minimal
 
 CONTRACT = json.loads((Path(__file__).parents[2] / "schemas" / "redis.json").read_text())
 NEWEST_MS = 1_000_000
@@ -27,14 +27,7 @@ TOTAL: dict[str, Any] = {"name": "total", "window": "10 m"}
 
 
 def made(*views: dict[str, Any], measures: tuple[str, ...] = ("temperature", "humidity")) -> Settings:
-    document: dict[str, Any] = {
-        "service": {"checkpoint": "/nowhere"},
-        "kafka": {"bootstrap": "nowhere:1", "topics": ["readings"]},
-        "input": {"format": "json", "measures": {name: name for name in measures}},
-        "views": list(views),
-        "redis": {"url": "redis://nowhere:1"},
-    }
-    return settings.parse(document)
+    return minimal.settings(input={"measures": {name: name for name in measures}}, views=list(views))
 
 
 def shown(versions: Versions) -> list[tuple[str, str, bool, dict[str, int]]]:

@@ -25,7 +25,7 @@ from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.monitoring.server import Server
 from service.monitoring.status import Status
-from service.settings import parse
+from tests import minimal
 from tests.reports import CUT, REPORT
 from tests.unit.test_cli import GOOD
 
@@ -65,16 +65,7 @@ def seen(shown: Watch) -> str:
 
 
 def of(port: int) -> Watch:
-    return Watch(parse({**MINIMUM, "metrics": {"port": port}}).metrics)
-
-
-MINIMUM = {
-    "service": {"checkpoint": "c"},
-    "kafka": {"bootstrap": "localhost:1", "topics": ["t"]},
-    "input": {"format": "json", "measures": {"t": "t"}},
-    "views": [{"name": "all", "window": "1 m"}],
-    "redis": {"url": "redis://localhost"},
-}
+    return Watch(minimal.settings(metrics={"port": port}).metrics)
 
 
 def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Service) -> None:

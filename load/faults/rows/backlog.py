@@ -5,7 +5,6 @@ import os
 import time
 from typing import Any
 
-from load.faults.history import read
 from load.faults.row import row
 from load.faults.run import Figures, Run
 from load.servers.server_process import PATIENCE
@@ -27,12 +26,12 @@ def backlog(run: Run) -> Figures:
     run.start()
     run.load()
     run.steady()
-    before_mb = _peak(run)
+    before_mb = run.peak_mb()
     away_s = AWAY_S / 5 if run.short else AWAY_S
     with run.fault("away", restarts=True):
         run.testbed.kill_service()
         flood = run.load(FLOOD)
-        _let_pass(run, away_s * RATE / FLOOD)
+        run.let_pass(away_s * RATE / FLOOD)
         run.unload(flood)
         waiting = run.observer.lag or 0
         run.start_again()
@@ -53,7 +52,7 @@ def backlog(run: Run) -> Figures:
         run.violation("bounded", f"a batch took {longest_s:.1f} s, the limit is {LONGEST_S:.0f}: {longest}")
     if steady_s > STEADY_S * PATIENCE:
         run.violation("P8", f"the service was steady after {steady_s:.0f} s, the limit is {STEADY_S:.0f}")
-    peak_mb = _peak(run)
+    peak_mb = run.peak_mb()
     run.drain()
     run.stop()
     run.compare(processes=os.cpu_count() or 1)
@@ -71,11 +70,6 @@ def backlog(run: Run) -> Figures:
     }
 
 
-def _let_pass(run: Run, seconds: float) -> None:
-    until = time.monotonic() + seconds
-    run.until(lambda: time.monotonic() > until, seconds + 1, "time to pass")
-
-
 def _batches(run: Run) -> dict[int, dict[str, Any]]:
     """Return the last batches of the running service by number, without batches from before the restart."""
     code, text = run.testbed.get("/status")
@@ -84,10 +78,6 @@ def _batches(run: Run) -> dict[int, dict[str, Any]]:
 
 def _seconds(batch: dict[str, Any]) -> float:
     return float(sum(batch["phases"].values()))
-
-
-def _peak(run: Run) -> float:
-    return max((entry["mb"] for entry in read(run.history.path) if entry["what"] == "memory"), default=0.0)
 
 
 def _delay(run: Run) -> float | None:

@@ -2,7 +2,6 @@
 
 import time
 
-from load.faults.history import read
 from load.faults.row import row
 from load.faults.run import Figures, Run
 
@@ -52,7 +51,7 @@ def _bounded(run: Run) -> Figures:
     limit = OPEN * run.setup.devices * len(run.testbed.settings["input"]["measures"]) + OTHERS
     if windows > limit:
         run.violation("bounded", f"state has {windows:.0f} windows, {limit} may be open at once")
-    peak = max((entry["mb"] for entry in read(run.history.path) if entry["what"] == "memory"), default=0.0)
+    peak = run.peak_mb()
     if peak > MEMORY_MB:
         run.violation("bounded", f"the service took {peak:.0f} MB, it was given {MEMORY_MB}")
     return {"windows_in_state": windows, "windows_in_state_limit": limit}

@@ -53,8 +53,7 @@ def partition_behind(run: Run) -> Figures:
     with run.fault("away", restarts=True):
         run.testbed.kill_service()
         delayed = _DelayedPartition(run)
-        until = time.monotonic() + away_s
-        run.until(lambda: time.monotonic() > until, away_s + 1, "time to pass")
+        run.let_pass(away_s)
         delayed.flood(away_s / 10)
         delayed.release()
         run.start_again()

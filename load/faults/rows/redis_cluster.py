@@ -186,7 +186,7 @@ def _zombie(run: Run) -> Figures:
     victim = cluster.primary_of(_key(run, 0))  # it has the lease
     processes = tree([run.testbed.service_pid])
     with judged(run, "writer frozen", restarts=True) as figures:
-        _in_a_batch(run)
+        run.wait_in_a_batch()
         send(signal.SIGSTOP, processes)
         began = time.monotonic()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
@@ -203,11 +203,6 @@ def _zombie(run: Run) -> Figures:
             run.violation("P5", f"the frozen writer ended with status {run.testbed.exit_status}: {words}")
         run.start_again()  # as its supervisor would
     return figures
-
-
-def _in_a_batch(run: Run) -> None:
-    """Until a batch has just begun: a writer frozen there has something left to write."""
-    run.until(lambda: 0 < run.testbed.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")
 
 
 def _broker_killed(run: Run) -> Figures:

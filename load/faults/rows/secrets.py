@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from load.faults.by_hand import one_by_one
 from load.faults.row import row
 from load.faults.rows.outlets_away import outlets_caught_up
 from load.faults.run import STARTS_S, Figures, Run
@@ -236,7 +237,7 @@ class _World:
         return _Rotation(
             lambda: broker.add_user(USER, secret),
             lambda: self.write("kafka", secret),
-            lambda: _again(broker.stop, broker.start),
+            lambda: one_by_one(broker.stop, broker.start),
             "SaslAuthenticationException|refuses the login",
         )
 
@@ -258,7 +259,7 @@ class _World:
 
         def restart() -> None:
             broker.authority = self._authority
-            _again(broker.stop, broker.start, self._serve_redis)
+            one_by_one(broker.stop, broker.start, self._serve_redis)
 
         return _Rotation(lambda: None, self._put_authority, restart, "certificate|SslAuthenticationException")
 
@@ -282,9 +283,9 @@ class _World:
 
 def _together(rotations: Sequence[_Rotation]) -> _Rotation:
     return _Rotation(
-        lambda: _again(*(each.replace for each in rotations)),
-        lambda: _again(*(each.put for each in rotations)),
-        lambda: _again(*(each.cut for each in rotations)),
+        lambda: one_by_one(*(each.replace for each in rotations)),
+        lambda: one_by_one(*(each.put for each in rotations)),
+        lambda: one_by_one(*(each.cut for each in rotations)),
         "|".join(each.refused for each in rotations),
     )
 
@@ -297,8 +298,7 @@ def _rotated(run: Run, name: str, rotation: _Rotation, *, is_early: bool) -> flo
             rotation.replace()
             rotation.cut()
             _refused(run, rotation.refused, known)
-            until = time.monotonic() + REFUSED_S
-            run.until(lambda: time.monotonic() > until, REFUSED_S + 1, "the old secret to be tried again")
+            run.let_pass(REFUSED_S)  # the old secret is tried again
             rotation.put()
         else:
             rotation.put()
@@ -345,8 +345,3 @@ def _planned(run: Run, world: _World) -> float:
     world.accept(new)
     run.recover()
     return round(time.monotonic() - began, 1)
-
-
-def _again(*steps: Callable[[], object]) -> None:
-    for step in steps:
-        step()

@@ -6,14 +6,14 @@ the rules and the oracle are of all parts together.
 """
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from load.faults.by_hand import one_by_one, repeated
 from load.faults.history import read
 from load.faults.row import row
 from load.faults.rows.outlets_away import DIFFERENCES, add_outlets, outlets_caught_up
@@ -61,19 +61,19 @@ def soak(run: Run) -> Figures:
     add_outlets(run, database, run.folder / "files")
     broker, redis = run.testbed.broker, run.testbed.redis
     faults: list[tuple[str, Callable[[], None]]] = [
-        ("broker killed", lambda: _again(broker.kill, broker.start)),
-        ("Redis killed", lambda: _again(redis.kill, redis.start)),
-        ("database killed", lambda: _again(database.kill, database.start)),
+        ("broker killed", lambda: one_by_one(broker.kill, broker.start)),
+        ("Redis killed", lambda: one_by_one(redis.kill, redis.start)),
+        ("database killed", lambda: one_by_one(database.kill, database.start)),
         ("Python worker killed", lambda: run.nemesis.pick(python_workers([run.testbed.service_pid])).kill()),
-        ("broker frozen", lambda: _again(broker.pause, lambda: run.run_on(10), broker.resume)),
+        ("broker frozen", lambda: one_by_one(broker.pause, lambda: run.run_on(10), broker.resume)),
     ]
     run.start()
     with ExitStack() as cleanup:
         page = cleanup.enter_context(
             Dashboard(run.folder, run.testbed.redis.url, f"http://{HOST}:{run.testbed.metrics_port}")
         )
-        cleanup.enter_context(_repeated(PAGE_S, lambda: _look_at(page)))
-        cleanup.enter_context(_repeated(SAMPLE_S, lambda: _sample(run)))
+        cleanup.enter_context(repeated(PAGE_S, lambda: _look_at(page)))
+        cleanup.enter_context(repeated(SAMPLE_S, lambda: _sample(run)))
         seconds = _seconds(run)
         every_s = min(FAULT_EVERY_S, seconds / PARTS)
         for number in range(max(1, int(seconds / every_s))):
@@ -108,7 +108,7 @@ def batches(run: Run) -> Figures:
     """A hundred devices; five minutes when short."""
     run.start()
     run.load()
-    with _repeated(SAMPLE_S, lambda: _sample(run)):
+    with repeated(SAMPLE_S, lambda: _sample(run)):
         run.run_on(_seconds(run))
         run.drain()
     run.stop()
@@ -117,29 +117,6 @@ def batches(run: Run) -> Figures:
 
 def _seconds(run: Run) -> float:
     return run.seconds or SHORT_S
-
-
-def _again(*steps: Callable[[], object]) -> None:
-    for step in steps:
-        step()
-
-
-@contextlib.contextmanager
-def _repeated(every_s: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` again and again in a thread, until the context is left."""
-    over = threading.Event()
-
-    def serve() -> None:
-        while not over.wait(every_s):
-            act()
-
-    thread = threading.Thread(target=serve, name="soak", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def _look_at(page: Dashboard) -> None:

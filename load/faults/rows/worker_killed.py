@@ -72,7 +72,7 @@ def _freeze(run: Run, seconds: float) -> float:
     fenced_before = _fenced(log)
     with run.fault("writer frozen", seconds=seconds):
         processes = tree([*run.driver_pids(), *run.testbed.cluster.executor_pids()])
-        _in_a_batch(run)
+        run.wait_in_a_batch()
         send(signal.SIGSTOP, processes)
         until = time.monotonic() + seconds
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
@@ -87,8 +87,3 @@ def _freeze(run: Run, seconds: float) -> float:
 def _fenced(log: Path) -> int:
     """How often a driver has ended for being fenced."""
     return log.read_text(errors="replace").count("tidemark: FENCED")
-
-
-def _in_a_batch(run: Run) -> None:
-    """Until a batch has just begun: a writer frozen there has something left to write."""
-    run.until(lambda: 0 < run.testbed.metrics().get("tidemark_batch_running_seconds", 0) < 0.5, 30, "a batch to begin")
