@@ -21,6 +21,17 @@ MUTATIONS = (
         ("tests/integration/test_publish.py::test_nothing_is_written_to_redis_before_every_reject_is_delivered",),
     ),
     Mutation(
+        "new-topic-without-its-first-records",
+        "a topic that a pattern finds later begins at its end where kafka.starting is latest",
+        "the records before it was found are in no value",
+        ("P1",),
+        (Edit("service/kafka/starting.py", 'starting = "earliest"  # the', "pass  # the"),),
+        (
+            "tests/integration/test_topics_pattern.py::"
+            "test_a_new_topic_is_read_from_its_first_record_and_a_deleted_one_ends_nothing_for_good",
+        ),
+    ),
+    Mutation(
         "filtered-not-counted",
         "records that the input's filter does not let in are dropped without being counted",
         "nobody can tell a filtered record from a lost one",

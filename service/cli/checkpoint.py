@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.command import Config, DryRun, app, command, group
+from service.cli.command import Config, DryRun, app, command, group, load
 from service.printing import say
 
 if TYPE_CHECKING:
@@ -16,12 +16,11 @@ checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it
 @command(checkpoint, "verify", example="tidemark checkpoint verify --config tidemark.toml")
 def verify(config: Config) -> int:
     """Read every file and all of the state; nothing is written."""
-    from service import settings
     from service.commands import progress, verify
     from service.errors import CheckpointError
     from service.spark import session
 
-    loaded = settings.load(config)
+    loaded = load(config)
     with progress.waiting("Spark starts, to read the state"):
         spark = session.build(loaded, master="local[*]")
     try:
@@ -68,12 +67,11 @@ def init(
     ] = False,
 ) -> None:
     """Write the manifest of a checkpoint without one."""
-    from service import settings
     from service.checkpoint import resume
     from service.commands import progress
     from service.spark import session
 
-    loaded = settings.load(config)
+    loaded = load(config)
     with progress.waiting("Spark starts, to write the checkpoint"):
         spark = session.build(loaded, master="local[*]")
     try:
@@ -122,10 +120,9 @@ def switch(
     accept: Annotated[bool, typer.Option("--accept", help="Also if open values or counts lack readings.")] = False,
 ) -> None:
     """Let the stopped service go on from another checkpoint of the same topics, or back."""
-    from service import settings
     from service.commands import switch
 
-    switch.switch(settings.load(config), folder, say, accept=accept)
+    switch.switch(load(config), folder, say, accept=accept)
 
 
 def _print(manifest: "Manifest") -> None:
@@ -145,7 +142,6 @@ def skip(
     dry_run: DryRun = False,
 ) -> None:
     """Give up offsets that the service has named as unreadable, and nothing else."""
-    from service import settings
     from service.commands import skip
 
-    skip.skip(settings.load(config), offsets, say, dry=dry_run)
+    skip.skip(load(config), offsets, say, dry=dry_run)

@@ -46,6 +46,17 @@ def _first_sentence(text: str) -> str:
     return paragraph.split(". ")[0].rstrip(".") + "."
 
 
+def load(config: Path) -> Any:
+    """Return the Settings of a file for a command that reads the topics: those that a pattern matches are named.
+
+    Raises SettingsError, and SourceError when Kafka does not answer. Any: a command imports no settings until it runs.
+    """
+    from service import settings
+    from service.kafka import matching
+
+    return matching.resolved(settings.load(config))
+
+
 def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib import metadata

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.command import Config, app, command, group
+from service.cli.command import Config, app, command, group, load
 from service.cli.output import report
 from service.printing import say
 
@@ -24,10 +24,9 @@ def check(
 
     With format = "json", each file is a record, or has a record on each line.
     """
-    from service import settings
     from service.commands import compatibility
 
-    return report(compatibility.check(settings.load(config), files, name))
+    return report(compatibility.check(load(config), files, name))
 
 
 @command(
@@ -53,9 +52,8 @@ def profile(
     replace: Annotated[bool, typer.Option("--replace", help="Replace an existing file.")] = False,
 ) -> None:
     """Draw expectations of the readings from the newest records of the topics, or of the reference."""
-    from service import settings
 
-    loaded = settings.load(config)
+    loaded = load(config)
     if reference:
         from service.quality import reference_profile, suite
 

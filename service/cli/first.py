@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from service.cli.command import HERE, Config, Json, app, command
+from service.cli.command import HERE, Config, Json, app, command, load
 
 Options = Annotated[
     list[str] | None,
@@ -101,11 +101,10 @@ def try_(
     json: Json = False,
 ) -> None:
     """Show what would become of the newest records: admitted, rejects with reasons, windows, sessions. Nothing is written."""
-    from service import settings
     from service.commands import progress, trial
     from service.printing import document, say
 
-    loaded = settings.load(config)
+    loaded = load(config)
     with progress.waiting("Spark starts, and decodes the newest records"):
         tried = trial.trial(loaded, records)
     say(document(tried.document())) if json else trial.show(loaded, tried)

@@ -6,17 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from service.cli.command import Config, DryRun, Json, app, command
+from service.cli.command import Config, DryRun, Json, app, command, load
 from service.printing import document, say
 
 
 @command(app, "republish", panel="The past", example="tidemark republish --dry-run")
 def republish(config: Config, dry_run: DryRun = False) -> None:
     """Publish again all values that have not expired, by the running service if there is one."""
-    from service import settings
     from service.commands import republish
 
-    republish.by_hand(settings.load(config), say=say, dry=dry_run)
+    republish.by_hand(load(config), say=say, dry=dry_run)
 
 
 @command(app, "correct", panel="The past", example="tidemark correct --since 26h")
@@ -28,12 +27,11 @@ def correct(
     dry_run: DryRun = False,
 ) -> None:
     """Put late readings that were rejected into the final values they belong to."""
-    from service import settings
     from service.commands.rejects import span
     from service.recompute import correct
 
     since_ms, until_ms = span(since, until)
-    correct.correct(settings.load(config), since_ms, until_ms, say=say, again=again, dry=dry_run)
+    correct.correct(load(config), since_ms, until_ms, say=say, again=again, dry=dry_run)
 
 
 @command(app, "backfill", panel="The past", example="tidemark backfill --from 2026-11-20T08:00 --to 2026-11-20T09:00")
@@ -60,7 +58,6 @@ def backfill(
 
     It runs beside the service, and goes on where it was cut off. Richer values in Redis stay.
     """
-    from service import settings
     from service.commands import progress
     from service.commands.rejects import span
     from service.recompute import backfill
@@ -77,7 +74,7 @@ def backfill(
             bar(done_ms // 60_000, all_ms // 60_000)
 
         given = None if path is None else Place(source, path)
-        loaded = settings.load(config)
+        loaded = load(config)
         backfill.backfill(loaded, asked, view or (), say, watch, source=given, rate=rate, dry=dry_run)
 
 

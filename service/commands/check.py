@@ -32,7 +32,7 @@ from service.errors import (
     SourceError,
     TidemarkError,
 )
-from service.kafka import clients, topics
+from service.kafka import clients, matching, topics
 from service.micro_batch import parse_offsets
 from service.monitoring import status
 from service.monitoring.pages import host_port
@@ -54,11 +54,13 @@ FREE_BYTES = 1 << 30
 
 def check_file(path: Path) -> list[Line]:
     """Load a settings file and run `checks`; one failed line if it cannot be loaded."""
+    lines: list[Line] = []
     try:
         loaded = load(path)
+        lines.append(ok("settings", f"{path}, {counted(len(loaded.views), 'view')}"))
+        return [*lines, *checks(matching.resolved(loaded))]
     except TidemarkError as error:
-        return [failed("settings", error)]
-    return [ok("settings", f"{path}, {counted(len(loaded.views), 'view')}"), *checks(loaded)]
+        return [*lines, failed("kafka" if lines else "settings", error)]
 
 
 def checks(settings: Settings) -> list[Line]:

@@ -20,6 +20,7 @@ from service.commands import dissect, replay
 from service.commands.explain import explain
 from service.commands.metadata import Metadata
 from service.errors import SettingsError
+from service.kafka import matching
 from service.kafka.scan import Watch
 from service.printing import aligned, document, printable, say
 from service.rejects import marks, reject_log
@@ -127,7 +128,7 @@ def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
 
     Without `lines`, a table has LINES of them, and JSON has all.
     """
-    loaded = settings.load(selection.config)
+    loaded = matching.resolved(settings.load(selection.config))
     counts: Counter[tuple[str, str]] = Counter()
     most = LINES if lines is None and not as_json else lines
     newest: list[tuple[int, Coordinates, str | list[str]]] = []  # a heap: the rejects come partition by partition
@@ -182,7 +183,7 @@ def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
 
 def show(selection: Selection, *, as_json: bool) -> int:
     """Print everything that is known of the chosen rejects; 1 when there is none."""
-    loaded = settings.load(selection.config)
+    loaded = matching.resolved(settings.load(selection.config))
     known = marks.read(loaded.kafka)
     shown = 0
     for entry in _selected(selection, loaded):
@@ -263,7 +264,7 @@ def replay_(
     force: bool,
 ) -> int:
     """Send the chosen rejects again. Return 0, also when some were not sent: each is named with the reason."""
-    loaded = settings.load(selection.config)
+    loaded = matching.resolved(settings.load(selection.config))
     if not (selection.at or selection.reason or selection.device or selection.since):
         msg = "tidemark rejects replay: which ones?"
         raise SettingsError(msg, remedy="Name places, or a --reason, a --device or a time --since which")

@@ -107,6 +107,7 @@ class QueryRun:
         if self._lease.lost.is_set():
             raise self._lease.loss()
         if not self._stop.is_set():
+            self._parts.require_topics()
             self._parts.views.before_batch(batch)
         if self._stop.is_set() or self._ending.is_set():
             session.silence(self._term.spark)  # it would log the requested end as an error
@@ -150,7 +151,7 @@ class QueryRun:
             if has_committed:
                 self._parts.views.committed()
             self._parts.views.look()
-            if self._parts.views.is_due:
+            if self._parts.views.is_due or self._parts.has_new_topics.is_set():
                 return
             # A started query may still fail in its first trigger, again and again, while Kafka or Redis is away.
             if not runs and (has_committed or query.status["message"].startswith(_BETWEEN_TRIGGERS)):
@@ -202,8 +203,10 @@ class QueryRun:
             raise error
         if self._lease.lost.is_set():
             raise self._lease.loss()
-        if error is None and not self._stop.is_set() and self._parts.views.is_due and query.exception() is None:
-            raise ViewsChangedError
+        if error is None and not self._stop.is_set() and query.exception() is None:
+            self._parts.require_topics()
+            if self._parts.views.is_due:
+                raise ViewsChangedError
         if isinstance(error, TidemarkError) or not self._stop.is_set():
             raise failure.classify(error, query, self._term.settings) from error
 

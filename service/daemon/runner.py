@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 
+from pyspark.sql import SparkSession
+
 from service.admission.schema_catalog import NewSchemaError
 from service.checkpoint import manifest, resume
 from service.checkpoint.skips import ReadAnewError
@@ -25,7 +27,8 @@ from service.daemon.never_sent import NeverSent
 from service.daemon.query_run import QueryRun
 from service.daemon.session_parts import SessionParts
 from service.errors import SinkError, SinkRefusedError, TidemarkError
-from service.kafka import topics
+from service.kafka import matching, topics
+from service.kafka.matching import TopicsChangedError
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from service.monitoring.monitor import Monitor
@@ -54,7 +57,8 @@ class Runner:
         load: Callable[[], Settings] | None = None,
     ) -> None:
         """`load` reads the settings again: for their views, at the begin of each term and when `read_views` asks for it."""
-        self.settings = settings
+        self.settings = self._given = settings
+        """The settings with the topics that are read, and as they were given."""
         self._application, self._monitor, self._load = application, monitor, load
         self.metrics, self.status = monitor.metrics, monitor.status
         self._parts: SessionParts | None = None
@@ -73,12 +77,26 @@ class Runner:
             if epoch is None or self._stop.is_set():
                 return
             spark, warm_up = self._application.open(settings)
-            parts = SessionParts(spark, settings, self._monitor, warm_up, self._application.require_room, self._load)
-            self._parts = parts
-            cleanup.callback(parts.close)
-            while epoch is not None:
-                parts.views.ask()  # before this term, another process may have taken changes of the file
-                epoch = self._serve_term(parts, epoch)
+            while epoch is not None and self._find_topics(spark):
+                require_room = self._application.require_room
+                parts = SessionParts(spark, self.settings, self._monitor, warm_up, require_room, self._load)
+                self._parts = parts
+                with closing(parts):
+                    while epoch is not None and not parts.has_new_topics.is_set():
+                        parts.views.ask()  # before this term, another process may have taken changes of the file
+                        epoch = self._serve_term(parts, epoch)
+
+    def _find_topics(self, spark: SparkSession) -> bool:
+        """Set the settings to the topics that match now; return False when a stop is requested first."""
+        while not self._stop.is_set():
+            try:
+                self.settings = matching.resolved(self._given)
+            except TidemarkError as error:
+                self._backoff.wait_to_restart(spark, error)
+            else:
+                self._monitor.reads(self.settings)
+                return True
+        return False
 
     def stop(self) -> None:
         """Request the end of the run; returns at once. For signal handlers and any thread."""
@@ -148,7 +166,8 @@ class Runner:
             self.metrics.lag_fails()
             parts.activity_log.lag_fails()
 
-        return Lag(self.settings.kafka, publish, fail, headrooms=self.metrics.headrooms, asked=self.metrics.asked)
+        metrics, kafka = self.metrics, self.settings.kafka
+        return Lag(kafka, publish, fail, headrooms=metrics.headrooms, asked=metrics.asked, listed=parts.listed)
 
     def _serve_queries(self, parts: SessionParts, epoch: int, lag: Lag) -> int | None:
         """Run queries until a stop is requested, or until Redis has lost data.
@@ -167,6 +186,9 @@ class Runner:
             except ViewsChangedError:
                 self.metrics.batch_fails()
                 _log.info("The views have changed. The query starts again with them")
+            except TopicsChangedError:
+                self.metrics.batch_fails()
+                return epoch
             except EpochBehindError as reason:
                 _log.warning("Redis has lost its epoch: %s. A new term begins with a larger one", reason)
                 return reason.newest

@@ -1,6 +1,8 @@
-"""The parts of a pipeline that exist once per Spark session and serve each of its queries."""
+"""The parts of a pipeline that serve each of its queries, as long as they read the same topics."""
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Iterable
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -8,7 +10,8 @@ from pyspark.sql import SparkSession
 from service.admission.catalogs import Catalogs, new_catalog
 from service.daemon.refresher import Refresher
 from service.daemon.view_changes import ViewChanges
-from service.kafka import source
+from service.kafka import matching, source
+from service.kafka.matching import TopicsChangedError
 from service.monitoring.activity_log import ActivityLog
 from service.monitoring.monitor import Monitor
 from service.monitoring.resources import StoreResources
@@ -20,6 +23,8 @@ from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
 from service.spark.internals.offset_log import Position
 from service.spark.warm_up import WarmUp
+
+_log = logging.getLogger(__name__)
 
 
 class SessionParts:
@@ -51,8 +56,23 @@ class SessionParts:
         self.checker: Checker | None = None
         self._page = monitor.page
         self._catalog: Catalogs | None = None
-        self.views = ViewChanges(spark, settings, self.metrics, self.check_views, load)
+        again = None if load is None else lambda: matching.matched(load(), settings.kafka.topics)
+        self.views = ViewChanges(spark, settings, self.metrics, self.check_views, again)
         self.status.views(self.views.document)
+        self.has_new_topics = threading.Event()
+
+    def listed(self, topics: Iterable[str]) -> None:
+        """Look for new topics that match the settings among all of the brokers."""
+        found = matching.matched(self.settings, topics).kafka.topics
+        if new := [topic for topic in found if topic not in self.settings.kafka.topics]:
+            if not self.has_new_topics.is_set():
+                _log.info("New topics match topics_pattern: %s. The query starts again with them", ", ".join(new))
+            self.has_new_topics.set()
+
+    def require_topics(self) -> None:
+        """Raise TopicsChangedError if new topics match the settings."""
+        if self.has_new_topics.is_set():
+            raise TopicsChangedError
 
     def check_views(self, settings: Settings) -> None:
         """Raise SettingsError for views that no query can have: Spark analyses the plan of one, and runs nothing."""

@@ -43,6 +43,8 @@ def of_topics(kafka: Kafka, topics: Sequence[str]) -> Offsets:
     starting = kafka.starting
     if isinstance(starting, Mapping):
         starting = {topic: each for topic, each in starting.items() if topic in topics}
+    elif starting == "latest" and kafka.topics_pattern is not None:
+        starting = "earliest"  # the topic is as old as its first record, and was found later
     only = kafka.model_copy(update={"topics": tuple(topics), "starting": starting})
     require(only)
     with clients.reading(kafka) as consumer:

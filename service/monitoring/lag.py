@@ -11,7 +11,7 @@ lag is shown.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
@@ -40,7 +40,7 @@ class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
     `asked` gets the time in ms just before a request that Kafka has answered, and so does `level`. Every half minute `headrooms`
-    gets the headrooms of the topics of the query that is served.
+    gets the headrooms of the topics of the query that is served, and with `topics_pattern` `listed` the names of all topics.
 
     It serves the queries of a term, and goes on between them: while Redis is away, the lag grows and is known.
     """
@@ -54,6 +54,7 @@ class Lag(Thread):
         headrooms: Callable[[Headrooms], None] = lambda _: None,
         level: Level | None = None,
         asked: Callable[[int], None] = lambda _: None,
+        listed: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> None:
         super().__init__(name="tidemark-lag", daemon=True)
         self._kafka = kafka
@@ -62,6 +63,7 @@ class Lag(Thread):
         self._retention_ms: Mapping[str, int] = {}
         self._headrooms = headrooms
         self._asked = asked
+        self._listed = listed
         self._level = level
         self._calling_level = threading.Lock()
         self._next_headroom_s = 0.0
@@ -163,6 +165,8 @@ class Lag(Thread):
                 )
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
+            if self._kafka.topics_pattern is not None:
+                self._listed(consumer.list_topics(timeout=TIMEOUT_S).topics)
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S
 
     def _commit(self, consumer: Consumer) -> None:

@@ -272,9 +272,7 @@ class Metrics(TermMetrics):
         self.serves(settings)
         self.outlets.named(settings.outlets)
         self._schedule = Schedule(settings.service.trigger_ms)
-        self._topics = settings.kafka.topics
-        for topic in self._topics:
-            self.topic_rejects.labels(topic)
+        self.reads(settings)
         self._measures = settings.measures
         self._inputs = [form.label for form in settings.forms]
         for form in settings.forms:
@@ -283,6 +281,12 @@ class Metrics(TermMetrics):
                 self.unmeasured.labels(form.label, measure)
         if settings.reference is not None:
             self.reference_max_age.set(settings.reference.max_age_ms / 1000)
+
+    def reads(self, settings: "Settings") -> None:
+        """Show the topics that are read; again when others match the settings."""
+        self._topics = settings.kafka.topics
+        for topic in self._topics:
+            self.topic_rejects.labels(topic)
 
     def serves(self, settings: "Settings") -> None:
         """Show the views and the columns that they group by; again when they have changed."""

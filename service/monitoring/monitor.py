@@ -58,6 +58,11 @@ class Monitor:
         self.conditions.look()
         return self.conditions.course.document()
 
+    def reads(self, settings: Settings) -> None:
+        """Show the topics that are read."""
+        self.metrics.reads(settings)
+        self.status.inputs(_inputs(settings))
+
     def begins(self) -> None:
         """Note that the pipeline begins, for the first time or again."""
         self.status.begins()

@@ -64,6 +64,7 @@ from service.errors import (
 )
 from service.failpoint import InjectedError
 from service.kafka.clients import TOKENS, without_token
+from service.kafka.matching import TopicsChangedError
 from service.kafka.options import files
 from service.reference.database import UnreadableError
 from service.settings import Settings
@@ -271,8 +272,8 @@ def renewable(error: TidemarkError, settings: Settings) -> bool:
     return False
 
 
-PLANNED = (NewSchemaError, ReadAnewError, ViewsChangedError)
-"""What ends a query because it has to begin again with something else: a schema, skips, views. It is no failure."""
+PLANNED = (NewSchemaError, ReadAnewError, TopicsChangedError, ViewsChangedError)
+"""What ends a query because it has to begin again with something else: a schema, skips, topics, views. It is no failure."""
 CODES = tuple(dict.fromkeys(family.code for family in (*_TRANSIENT, *LOGINS)))
 """The codes under which restarts of the query are counted; subclasses of these families may have other codes."""
 

@@ -15,6 +15,7 @@ from service.settings.condition import Condition
 from service.settings.expression import Expression
 from service.settings.formats import TRAITS, Traits
 from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
+from service.settings.topics_pattern import Topics, TopicsPattern, with_topics
 
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
@@ -596,10 +597,18 @@ class NamedInput(Input):
 
     name: Name = Field(examples=["climate"])
     """The name, in messages and in the checkpoint: lower-case letters, digits and _."""
-    topics: tuple[str, ...] = Field(min_length=1, examples=[["climate"]])
+    topics_pattern: TopicsPattern = Field(default=None, examples=["climate-.*"])
+    """More topics, or all, as kafka.topics_pattern: those that no other input names, nor matches before. Default: none.
+    """
+    topics: Topics = Field(examples=[["climate"]])
     """The topics whose records have this shape. A topic has one input."""
     subjects: tuple[str, ...] = Field(default=(), examples=[["climate-value"]])
     """With a [registry]: subjects whose versions are decoded. Default: <topic>-value of each topic of the input."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_have_a_pattern_alone(cls, value: object) -> object:
+        return with_topics(value)
 
     @property
     def place(self) -> str:

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, field_validator
+from pydantic import Field, PlainValidator, field_validator, model_validator
 
 from service.settings.section import Client, rule
+from service.settings.topics_pattern import Topics, TopicsPattern, matches, with_topics
 
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
 _REJECTS = rule(
@@ -52,7 +53,11 @@ def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]
 class Kafka(Client):
     bootstrap: str = Field(examples=["kafka-1:9092,kafka-2:9092"])
     """The brokers' addresses, with commas between."""
-    topics: tuple[str, ...] = Field(min_length=1, examples=[["readings"]])
+    topics_pattern: TopicsPattern = Field(default=None, examples=["plant-[a-z]+"])
+    """More topics, or all: those whose complete name this regular expression of RE2 matches, without topics of rejects.
+    New ones are found while the service runs, and are read from their first record. Default: none.
+    """
+    topics: Topics = Field(examples=[["readings"]])
     """The topics that are read; not given with [[inputs]]. Their message.timestamp.type should be LogAppendTime."""
     group: str = "tidemark"
     """Consumer group in which Kafka's own tools find the offsets of committed batches. It assigns nothing."""
@@ -70,6 +75,11 @@ class Kafka(Client):
     rejects: Annotated[str, _REJECTS] = "{topic}.rejects"
     """Name of the topic that takes the rejects of {topic}. It is created if it does not exist."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _may_have_a_pattern_alone(cls, value: Any) -> Any:
+        return with_topics(value)
+
     @field_validator("topics")
     @classmethod
     def _are_different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,6 +90,8 @@ class Kafka(Client):
 
     def conflicts(self) -> Iterator[str]:
         others = sorted(set(self.starting) - set(self.topics)) if isinstance(self.starting, Mapping) else []
+        if others and self.topics_pattern is not None:
+            others = sorted(set(others) - set(matches(self.topics_pattern, others)))
         if others:
             yield f"starting: {', '.join(others)} is not among the topics {', '.join(self.topics)}"
         if self.user is None and (self.password is not None or self.password_file is not None):

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
-from service.settings import source
+from service.settings import source, topics_pattern
 from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
@@ -142,15 +142,19 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_topics_of_inputs(cls, value: Any) -> Any:
-        """Fill in kafka.topics from [[inputs]], so that a part that reads Kafka sees one list."""
+        """Fill in kafka.topics and its pattern from [[inputs]], so that a part that reads Kafka sees one list."""
         if not isinstance(value, Mapping):
             return value
         kafka = value.get("kafka")
-        if not value.get("inputs") or not isinstance(kafka, Mapping) or "topics" in kafka:
+        if not value.get("inputs") or not isinstance(kafka, Mapping) or {"topics", "topics_pattern"} & kafka.keys():
             return value
-        lists = [each.get("topics") for each in value["inputs"] if isinstance(each, Mapping)]
+        given = [each for each in value["inputs"] if isinstance(each, Mapping)]
+        lists = [each.get("topics") for each in given]
         names = [name for each in lists if isinstance(each, Sequence) for name in each if isinstance(name, str)]
-        return {**value, "kafka": {**kafka, "topics": list(dict.fromkeys(names))}} if names else value
+        pattern = topics_pattern.any_of([each for form in given if isinstance(each := form.get("topics_pattern"), str)])
+        if not names and pattern is None:
+            return value
+        return {**value, "kafka": {**kafka, "topics": list(dict.fromkeys(names)), "topics_pattern": pattern}}
 
     @field_validator("input", mode="before")
     @classmethod
@@ -264,6 +268,9 @@ class Settings(Section):
             return
         if set(self.kafka.topics) != {topic for form in self.inputs for topic in form.topics}:
             yield "kafka.topics: is given beside [[inputs]]. Remove it: each input has topics"
+        patterns = [form.topics_pattern for form in self.inputs if form.topics_pattern is not None]
+        if self.kafka.topics_pattern != topics_pattern.any_of(patterns):
+            yield "kafka.topics_pattern: is given beside [[inputs]]. Remove it: each input has a pattern of its own"
         if self.registry is not None and self.registry.subjects:
             yield "registry.subjects: is given beside [[inputs]]. Give each input its subjects"
         for form in self.inputs:

@@ -1,0 +1,68 @@
+"""The topics that `topics_pattern` matches, as settings that name them.
+
+Every part of the service reads `kafka.topics`, and `topics` of an input. The topics of a pattern are added to these lists before
+a term begins, and a new term begins when other topics match. A topic that several inputs may have is of the first that names it,
+else of the first whose pattern matches. Topics of rejects and of their marks are never matched, nor those of outlets and
+Kafka's own, whose names begin with two underscores.
+"""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from confluent_kafka import KafkaException
+
+from service.errors import SourceError
+from service.kafka import clients
+from service.settings import Kafka, NamedInput, Settings
+from service.settings.topics_pattern import matches
+
+Named = TypeVar("Named", Kafka, NamedInput)
+
+
+class TopicsChangedError(Exception):
+    """Ends a query because other topics match the pattern of the settings. No batch is interrupted."""
+
+
+def resolved(settings: Settings) -> Settings:
+    """Return settings that name the topics which their patterns match now; the same settings without a pattern.
+
+    Raises SourceError when Kafka does not answer, or has no topic that matches.
+    """
+    kafka = settings.kafka
+    if kafka.topics_pattern is None:
+        return settings
+    client = clients.admin(kafka)
+    try:
+        names = client.list_topics(timeout=clients.TIMEOUT_S).topics
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error, client) from error
+    found = matched(settings, names)
+    if lacking := [form.place for form in found.inputs if not form.topics] or ([] if found.kafka.topics else ["kafka"]):
+        what = f"{lacking[0]}.topics_pattern: no topic at {kafka.bootstrap} that this user may see matches"
+        raise SourceError(what, remedy="Create a topic, give the right to describe it, or correct the pattern")
+    return found
+
+
+def matched(settings: Settings, names: Iterable[str]) -> Settings:
+    """Return settings that also name those of the topics that their patterns match."""
+    kafka = settings.kafka
+    others = {topic for outlet in settings.outlets for topic in outlet.topics()}
+    before, _, after = kafka.rejects.partition("{topic}")
+    free = {
+        name
+        for name in {*names} - {*kafka.topics} - others
+        if not name.startswith("__") and not (name.startswith(before) and name.removesuffix(".applied").endswith(after))
+    }
+
+    def with_topics(section: Named) -> Named:
+        if section.topics_pattern is None:
+            return section
+        new: list[str] = matches(section.topics_pattern, free)
+        free.difference_update(new)
+        return section.model_copy(update={"topics": (*section.topics, *new)})
+
+    if not settings.inputs:
+        return settings.model_copy(update={"kafka": with_topics(kafka)})
+    inputs = tuple(map(with_topics, settings.inputs))
+    topics = tuple(dict.fromkeys(topic for form in inputs for topic in form.topics))
+    return settings.model_copy(update={"inputs": inputs, "kafka": kafka.model_copy(update={"topics": topics})})

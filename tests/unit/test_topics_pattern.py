@@ -1,0 +1,93 @@
+"""`topics_pattern`: which topics it adds, to which input, and what it refuses."""
+
+from typing import Any
+
+import pytest
+
+from service.errors import SettingsError
+from service.kafka import matching
+from service.settings import Settings, parse
+
+TOPICS = [
+    "plant-a",
+    "plant-b",
+    "plant-b.rejects",
+    "plant-b.rejects.applied",
+    "__consumer_offsets",
+    "old",
+    "plant-finals",
+]
+
+
+def settings(kafka: dict[str, Any], **sections: Any) -> Settings:
+    document = {
+        "service": {"checkpoint": "/c"},
+        "kafka": {"bootstrap": "k:1", **kafka},
+        "redis": {"url": "redis://r"},
+        "views": [{"name": "total", "window": "1 m", "measures": []}],
+        **({} if "inputs" in sections else {"input": {"format": "json"}}),
+    }
+    return parse({**document, **sections})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "read"),
+    [
+        ({"topics_pattern": "plant-[ab]"}, ("plant-a", "plant-b")),
+        ({"topics_pattern": "lant"}, ()),
+        ({"topics_pattern": "plant-(a|b)", "topics": ["plant-b"]}, ("plant-b", "plant-a")),
+        ({"topics_pattern": "(?s).*", "rejects": "{topic}.bad"}, ("old", *sorted({*TOPICS} - {"old", TOPICS[4]}))),
+        ({"topics_pattern": ".*", "topics": ["old"]}, ("old", "plant-a", "plant-b", "plant-finals")),
+        ({"topics": ["old"]}, ("old",)),
+    ],
+)
+def test_a_pattern_adds_topics_by_their_complete_name(kafka: dict[str, Any], read: tuple[str, ...]) -> None:
+    assert matching.matched(settings(kafka), TOPICS).kafka.topics == read
+
+
+def test_topics_of_rejects_of_outlets_and_of_kafka_itself_are_not_read() -> None:
+    outlet = {"name": "finals", "kind": "kafka", "topic": "plant-finals", "format": "json"}
+    found = matching.matched(settings({"topics_pattern": ".*"}, outlets=[outlet]), TOPICS)
+    assert found.kafka.topics == ("old", "plant-a", "plant-b")
+
+
+def test_a_topic_is_of_the_input_that_names_it_else_of_the_first_that_matches() -> None:
+    inputs = [
+        {"name": "one", "format": "json", "topics_pattern": "plant-.*", "measures": {"t": "t"}},
+        {"name": "two", "format": "json", "topics": ["plant-a"], "topics_pattern": ".*", "measures": {"t": "t"}},
+    ]
+    given = settings({}, inputs=inputs)
+    assert (given.kafka.topics, given.kafka.topics_pattern) == (("plant-a",), "(?:plant-.*)|(?:.*)")
+    found = matching.matched(given, TOPICS)
+    assert [form.topics for form in found.inputs] == [("plant-b", "plant-finals"), ("plant-a", "old")]
+    assert found.kafka.topics == ("plant-b", "plant-finals", "plant-a", "old")
+    assert [each.kafka.topics for each in found.split()] == [form.topics for form in found.inputs]
+    assert matching.matched(found, [*TOPICS, "plant-c"]).inputs[0].topics == ("plant-b", "plant-finals", "plant-c")
+
+
+@pytest.mark.parametrize(
+    ("kafka", "problem"),
+    [
+        ({"topics_pattern": "("}, "kafka.topics_pattern = '(': '(' is no regular expression of RE2: missing ): "),
+        ({"topics_pattern": r"(a)\1"}, "is no regular expression of RE2"),
+        ({"topics_pattern": " "}, "it is blank"),
+        ({"topics": []}, "kafka.topics: needs at least 1 entry, has 0"),
+        ({"topics_pattern": "a.*", "starting": {"b": {"0": 1}}}, "starting: b is not among the topics"),
+        ({}, "kafka.topics: is missing and has no default"),
+    ],
+)
+def test_what_is_no_pattern_is_refused(kafka: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        settings(kafka)
+    assert problem in str(error.value)
+
+
+def test_a_pattern_beside_inputs_is_refused() -> None:
+    inputs = [{"name": "one", "format": "json", "topics": ["a"], "measures": {"t": "t"}}]
+    with pytest.raises(SettingsError, match=r"kafka\.topics_pattern: is given beside"):
+        settings({"topics": ["a"], "topics_pattern": "b"}, inputs=inputs)
+
+
+def test_without_a_pattern_nothing_is_asked_of_kafka() -> None:
+    given = settings({"topics": ["a"]})
+    assert matching.resolved(given) is given
