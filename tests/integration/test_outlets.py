@@ -184,7 +184,7 @@ def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
     assert {key: record["count"] for key, record in records.items()} == closed
 
 
-@pytest.mark.parametrize("when_away", ["fall_behind", "wait"])
+@pytest.mark.parametrize("when_away", ["fall_behind", pytest.param("wait", marks=pytest.mark.thorough)])
 def test_a_database_that_is_away_gets_everything_when_it_is_back(
     make_world: Callable[..., World], tmp_path: Path, when_away: str
 ) -> None:
@@ -282,7 +282,7 @@ def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
 
 
 @pytest.mark.silent("0.6")
-@pytest.mark.parametrize("is_in_redis", [True, False])
+@pytest.mark.parametrize("is_in_redis", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_backfill_after_a_correction_reaches_the_outlets(
     make_correcting: Callable[..., Correcting], spark: SparkSession, tmp_path: Path, is_in_redis: bool
 ) -> None:

@@ -188,7 +188,7 @@ def test_a_topic_comes_although_a_batch_is_repeated(world: Changing, batch: int)
     assert world.values() == before
 
 
-@pytest.mark.parametrize("step", range(1, 6))
+@pytest.mark.parametrize("step", [1, 3, *(pytest.param(step, marks=pytest.mark.thorough) for step in (2, 4, 5))])
 def test_a_start_that_is_killed_at_any_step_is_repeated(
     world: Changing, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
