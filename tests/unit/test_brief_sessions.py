@@ -12,10 +12,9 @@ from load.testbed import free_port
 from service.checkpoint.manifest import Manifest
 from service.cli import main
 from service.errors import CheckpointError, SinkError
-from service.settings import parse
 from service.spark import jvm_errors, session
+from tests import minimal
 from tests.unit.test_cli import GOOD
-from tests.unit.test_watch import MINIMUM
 
 OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -Xmn640m -Xss4m"
 
@@ -23,7 +22,7 @@ OPTIONS = "-XX:+UseParallelGC -XX:MetaspaceSize=256m -Xmn640m -Xss4m"
 def test_a_manifest_on_this_machine_is_shown_without_pyspark(tmp_path: Path) -> None:
     folder, path = tmp_path / "checkpoint", tmp_path / "tidemark.toml"
     path.write_text(GOOD)
-    made = Manifest.of(parse(MINIMUM).with_buckets(4), {"t": "x8XW"}, 2)
+    made = Manifest.of(minimal.settings().with_buckets(4), {"t": "x8XW"}, 2)
     folder.mkdir()
     (folder / "manifest.json").write_bytes(made.encode())
     program = (

@@ -4,8 +4,7 @@ import pytest
 
 from service.commands import trial
 from service.commands.trial import Trial, Value
-from service.settings import parse
-from tests.unit.test_watch import MINIMUM
+from tests import minimal
 
 KEY = "a-prefix-that-is-long:window:all:t:" + "device-with-a-very-long-name-" * 6 + ":1790000000000"
 
@@ -14,7 +13,7 @@ def test_each_key_in_redis_is_a_line_of_its_own_however_long_it_is(capsys: pytes
     window = Value(KEY, {"start": "1790000000000", "count": "3", "mean": "2.123456789"}, "all", True)
     fields = {"last": "5", "state": "closed", "reason": "gap", "count": "1"}
     tried = Trial(3, 3, 1, (), (window,), (Value("s:1", fields, is_final=True),), 1_790_000_060_000)
-    trial.show(parse(MINIMUM), tried)
+    trial.show(minimal.settings(kafka={"topics": ["t"]}), tried)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "3 records of t: 3 admitted, of 1 devices"
     assert f"    {KEY}" in lines
