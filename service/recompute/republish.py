@@ -180,7 +180,7 @@ def mark_rebuild(settings: Settings, epoch: int) -> str:
     return text
 
 
-class Republisher:
+class Republisher(SideJob):
     """Finds the values that Redis has lost in a term, and publishes them again.
 
     `on_done` gets the outcome, and the numbers of windows and sessions that cannot be computed.
@@ -191,10 +191,9 @@ class Republisher:
         term: Term,
         on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None,
     ) -> None:
-        self.term = term
-        self._spark, self._settings, self._epoch = term.spark, term.settings, term.epoch
+        super().__init__(term.spark, "tidemark-republish", LOOK_S)
+        self.term, self._settings, self._epoch = term, term.settings, term.epoch
         self._on_done = on_done
-        self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun: dict[int, str] = {}
         self._batch = -1  # the last batch of the same checkpoint that was published before this term
 
@@ -282,14 +281,6 @@ class Republisher:
                 "%d windows behind the watermark may lack readings and are removed. They are published again", removed
             )
 
-    def start(self) -> None:
-        """Do steps 5 to 8, and those of `tidemark republish`, in another thread than the query's."""
-        self._job.start()
-
-    def close(self) -> None:
-        """End the thread; the next term begins its work again."""
-        self._job.close()
-
     def everything(self, marks: Mapping[int, str]) -> None:
         """Do steps 3 and 5 to 8 for the shards that have these marks, as of the last committed batch.
 
@@ -345,13 +336,14 @@ class Republisher:
             sink.run("mark", servers, mark=mark(ASKED))
             sink.run("unmark", servers, mark=rebuild_mark, rebuild=True)
 
-    def _look(self) -> None:
+    def work(self) -> None:
+        """Do steps 5 to 8, and those of `tidemark republish`."""
         self.end_rebuild()
         marks = self.asked()
         if marks:
             self.everything(marks)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self.term.metrics.fails("republish")
         _log.warning("Values are not published again yet: %s. The republisher tries again", error)
 
