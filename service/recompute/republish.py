@@ -40,7 +40,7 @@ from service import clock
 from service.aggregation.sessions import longest_gap_ms
 from service.checkpoint import beginnings, skips, topic_log
 from service.checkpoint.skips import Span
-from service.micro_batch import MicroBatch, parse_offsets
+from service.micro_batch import MicroBatch, parse_offsets, ranges
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
@@ -96,12 +96,10 @@ def lost(
     if progress is None:
         return f"there is no progress, batch {committed.batch} is committed"
     reached = skips.jumped(progress.end, skipped)
-    for topic, ends in sorted(committed.end.items()):
-        for partition, end in sorted(ends.items()):
-            offset = reached.get(topic, came.get(topic, {})).get(partition, 0)
-            if offset < end:
-                at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
-                return f"{at}, batch {committed.batch} is committed up to {end}"
+    for topic, partition, offset, end in sorted(ranges({**came, **reached}, committed.end)):
+        if offset < end:
+            at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
+            return f"{at}, batch {committed.batch} is committed up to {end}"
     if progress.watermark_ms < committed.watermark_ms:
         at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at watermark {progress.watermark_ms}"
         return f"{at}, batch {committed.batch} is committed with {committed.watermark_ms}"
