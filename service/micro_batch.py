@@ -1,10 +1,13 @@
 """A micro-batch: its offsets, and the epoch under which it is published."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+T = TypeVar("T")
 Offsets = Mapping[str, Mapping[int, int]]
+"""Of each topic, of each partition. Other values of partitions have the same form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,37 @@ class MicroBatch:
     @property
     def rows(self) -> int:
         """Records in the batch, over all partitions."""
-        return sum(
-            offset - self.start.get(topic, {}).get(partition, 0)
-            for topic, partitions in self.end.items()
-            for partition, offset in partitions.items()
-        )
+        return sum(end - begin for *_, begin, end in ranges(self.start, self.end))
 
     def reads(self, topic: str, partition: int) -> bool:
         """Whether the batch has records of a partition."""
-        return self.end.get(topic, {}).get(partition, 0) > self.start.get(topic, {}).get(partition, 0)
+        return at(self.end, topic, partition, 0) > at(self.start, topic, partition, 0)
 
     def reaches(self, limit: int) -> bool:
         """Whether the batch has as many records as a limit allows. The source rounds the share of each partition down."""
         return self.rows >= limit - sum(len(partitions) for partitions in self.end.values())
+
+
+def each(values: Mapping[str, Mapping[int, T]]) -> Iterator[tuple[str, int, T]]:
+    """Yield the topic, the number and the value of each partition."""
+    for topic, partitions in values.items():
+        for partition, value in partitions.items():
+            yield topic, partition, value
+
+
+def at(values: Mapping[str, Mapping[int, T]], topic: str, partition: int, default: T) -> T:
+    """Return the value of a partition."""
+    return values.get(topic, {}).get(partition, default)
+
+
+def ranges(begin: Offsets, end: Offsets) -> Iterator[tuple[str, int, int, int]]:
+    """Yield the topic, the number, the first and the last offset of each partition of `end`. Without a begin it is 0."""
+    return ((topic, partition, at(begin, topic, partition, 0), last) for topic, partition, last in each(end))
+
+
+def total(offsets: Offsets) -> int:
+    """Return the sum of all offsets: that of later ones is larger."""
+    return sum(offset for *_, offset in each(offsets))
 
 
 def format_offsets(offsets: Offsets) -> str:

@@ -365,7 +365,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/daemon/idle_detection.py",
-                "            if _are_reached(unread[1], reached):\n",
+                "            if all(done >= end for *_, done, end in ranges(reached, unread[1])):\n",
                 "            if unread[1]:\n",
             ),
         ),

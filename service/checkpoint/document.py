@@ -70,9 +70,8 @@ class Document(Generic[T]):
 
     def encode(self, value: T) -> bytes:
         """Return the text of a content."""
-        document = self._adapter.dump_python(value, mode="json", by_alias=True, exclude_none=self.omits_none)
-        text = json.dumps(document, indent=self.indent)
-        return (text if self.indent is None else f"{text}\n").encode()
+        text = self._adapter.dump_json(value, indent=self.indent, by_alias=True, exclude_none=self.omits_none)
+        return text if self.indent is None else text + b"\n"
 
     def _decoded(self, text: bytes, folder: object, name: str) -> T:
         try:

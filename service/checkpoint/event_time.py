@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from service import clock
 from service.checkpoint.document import Document, store
 from service.kafka.offsets import edges_now
-from service.micro_batch import MicroBatch
+from service.micro_batch import MicroBatch, at, each
 from service.settings import Kafka
 from service.spark.files import Files, Folder, Local
 from state.watermark import EventTime
@@ -180,7 +180,6 @@ def _unread(kafka: Kafka, micro_batch: MicroBatch) -> dict[tuple[str, int], int]
     """The partitions with records after the batch's end, and how many offsets these have."""
     return {
         (topic, partition): end - reached
-        for topic, partitions in edges_now(kafka).items()
-        for partition, (_, end) in partitions.items()
-        if end > (reached := micro_batch.end.get(topic, {}).get(partition, 0))
+        for topic, partition, (_, end) in each(edges_now(kafka))
+        if end > (reached := at(micro_batch.end, topic, partition, 0))
     }

@@ -11,7 +11,7 @@ both before a batch runs.
 
 from service.checkpoint import event_time, skips
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import MicroBatch, Offsets
+from service.micro_batch import MicroBatch, total
 from service.settings import Kafka
 from service.spark.files import Files
 from service.spark.internals import offset_log
@@ -36,8 +36,4 @@ def apply(files: Files, kafka: Kafka) -> int:
             offset_log.replace(files, batch, shorter)
     if begin != position.offsets:
         offset_log.replace(files, batch - 1, begin)
-    return _count(begin) - _count(position.offsets)
-
-
-def _count(offsets: Offsets) -> int:
-    return sum(offset for partitions in offsets.values() for offset in partitions.values())
+    return total(begin) - total(position.offsets)

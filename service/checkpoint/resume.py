@@ -13,7 +13,7 @@ those it needs before the first batch writes, and names the files that it cannot
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError, DataLossError
 from service.kafka import clients, starting, topics
 from service.kafka.offsets import Edges, committed, edges
-from service.micro_batch import MicroBatch, Offsets, parse_offsets
+from service.micro_batch import MicroBatch, Offsets, at, each, parse_offsets, ranges, total
 from service.redis import link as redis_link
 from service.redis.keys import shards
 from service.settings import Kafka, Settings
@@ -185,7 +185,7 @@ def _require_all_of_it(settings: Settings) -> None:
         # Of the newest batch: a writer that was killed may have left shards a batch apart.
         texts = [stored.decode() for stored in redis_link.progress(settings.redis, "offsets") if stored]
         of_shards = [parse_offsets(text) for text in texts]
-        before = max(of_shards, key=lambda offsets: sum(sum(each.values()) for each in offsets.values()), default={})
+        before = max(of_shards, key=total, default={})
         if not before:
             source, before = f"Kafka's consumer group {kafka.group}", committed(consumer, kafka)
         if not before:
@@ -193,18 +193,17 @@ def _require_all_of_it(settings: Settings) -> None:
         ends = edges(consumer, kafka)
         begins = starting.offsets(consumer, kafka, ends)
     missing = []
-    for topic, partitions in before.items():
-        for partition, offset in partitions.items():
-            begin, end = ends.get(topic, {}).get(partition, (0, 0))
-            if offset > end:
-                missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
-            elif kafka.starting == "latest" and offset < end:
-                missing.append(f'{topic}[{partition}] would continue at {end} (kafka.starting = "latest")')
-            elif kafka.starting != "latest" and begins.get(topic, {}).get(partition, begin) > begin:
-                missing.append(f"{topic}[{partition}] would begin at {begins[topic][partition]} (kafka.starting)")
-            elif begin > 0:
-                missing.append(f"{topic}[{partition}] begins at {begin}")
-    shown = ", ".join(f"{t}[{p}] {o}" for t, partitions in before.items() for p, o in partitions.items())
+    for topic, partition, offset in each(before):
+        begin, end = at(ends, topic, partition, (0, 0))
+        if offset > end:
+            missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
+        elif kafka.starting == "latest" and offset < end:
+            missing.append(f'{topic}[{partition}] would continue at {end} (kafka.starting = "latest")')
+        elif kafka.starting != "latest" and at(begins, topic, partition, begin) > begin:
+            missing.append(f"{topic}[{partition}] would begin at {begins[topic][partition]} (kafka.starting)")
+        elif begin > 0:
+            missing.append(f"{topic}[{partition}] begins at {begin}")
+    shown = ", ".join(f"{topic}[{partition}] {offset}" for topic, partition, offset in each(before))
     if missing:
         what = (
             f"{settings.service.checkpoint} is new, but {source} has batches up to {shown}, and not all of their records "
@@ -235,8 +234,8 @@ def require_records(kafka: Kafka, offsets: Offsets) -> Sequence[Gap]:
         ends = edges(consumer, kafka)
     beyond = [
         f"{topic}[{partition}]: committed offset {offset}, the end is {ends[topic][partition][1]}"
-        for topic, partition, offset in _each(offsets)
-        if offset > ends.get(topic, {}).get(partition, (0, offset))[1]
+        for topic, partition, offset in each(offsets)
+        if offset > at(ends, topic, partition, (0, offset))[1]
     ]
     _require_none(beyond)
     gaps = gaps_of(offsets, ends)
@@ -255,8 +254,8 @@ def require_growing(micro_batch: MicroBatch) -> None:
     _require_none(
         [
             f"{topic}[{partition}]: committed offset {start}, the end is {end}"
-            for topic, partition, end in _each(micro_batch.end)
-            if end < (start := micro_batch.start.get(topic, {}).get(partition, 0))
+            for topic, partition, start, end in ranges(micro_batch.start, micro_batch.end)
+            if end < start
         ]
     )
 
@@ -274,17 +273,11 @@ def _require_none(beyond: Sequence[str]) -> None:
 def gaps_of(offsets: Offsets, ends: Edges) -> Sequence[Gap]:
     """The records between the offsets at which a query continues and the partitions' first offsets."""
     gaps = []
-    for topic, partition, offset in _each(offsets):
-        begin = ends.get(topic, {}).get(partition, (0, 0))[0]
+    for topic, partition, offset in each(offsets):
+        begin, _ = at(ends, topic, partition, (0, 0))
         if begin > offset:
             gaps.append(Gap(topic, partition, offset, begin))
     return gaps
-
-
-def _each(offsets: Mapping[str, Mapping[int, int]]) -> Iterator[tuple[str, int, int]]:
-    for topic, partitions in offsets.items():
-        for partition, offset in partitions.items():
-            yield topic, partition, offset
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Literal
 from service.checkpoint.document import Document
 from service.errors import SettingsError
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import MicroBatch, Offsets
+from service.micro_batch import MicroBatch, Offsets, at, ranges
 from service.spark.files import Files, Folder, Local
 
 _PLACE = re.compile(
@@ -140,21 +140,21 @@ def without(spans: Iterable[Span], others: Iterable[Span]) -> tuple[Span, ...]:
 
 def pending(begin: Offsets, spans: Iterable[Span]) -> tuple[Span, ...]:
     """The skips that a query that continues at `begin` has not passed."""
-    return tuple(span for span in spans if span.end > begin.get(span.topic, {}).get(span.partition, 0))
+    return tuple(span for span in spans if span.end > at(begin, span.topic, span.partition, 0))
 
 
 def jumped(begin: Offsets, spans: Iterable[Span]) -> Offsets:
     """Move the begin of a range that lies in a skip to the end of the skip. `spans` are disjoint."""
     offsets = {topic: dict(partitions) for topic, partitions in begin.items()}
     for span in spans:
-        if span.begin <= offsets.get(span.topic, {}).get(span.partition, 0) < span.end:
+        if span.begin <= at(offsets, span.topic, span.partition, 0) < span.end:
             offsets.setdefault(span.topic, {})[span.partition] = span.end
     return offsets
 
 
 def is_near(begin: Offsets, spans: Iterable[Span], ahead: int = READ_AHEAD) -> bool:
     """Whether a query that continues at `begin` (jumped) may read a skip ahead that is not in its range."""
-    return any(0 <= span.begin - begin.get(span.topic, {}).get(span.partition, 0) <= ahead for span in spans)
+    return any(0 <= span.begin - at(begin, span.topic, span.partition, 0) <= ahead for span in spans)
 
 
 def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0) -> Offsets:
@@ -163,15 +163,13 @@ def narrowed(begin: Offsets, end: Offsets, spans: Sequence[Span], ahead: int = 0
     With `ahead` the range ends so many offsets before the skip. A range that begins nearer to a skip ends at the skip, and has
     at most `ahead` offsets of each partition: it is read slowly.
     """
-    ends = {topic: dict(partitions) for topic, partitions in end.items()}
+    ends: dict[str, dict[int, int]] = {topic: {} for topic in end}
     near = ahead > 0 and is_near(begin, spans, ahead)
-    for topic, partitions in ends.items():
-        for partition, offset in partitions.items():
-            first = begin.get(topic, {}).get(partition, 0)
-            mine = [span.begin for span in spans if (span.topic, span.partition) == (topic, partition)]
-            limits = [at if near else at - ahead for at in mine if at >= first]
-            limits += [first + ahead] if near else []
-            partitions[partition] = max(first, min([offset, *limits]))
+    for topic, partition, first, offset in ranges(begin, end):
+        mine = [span.begin for span in spans if (span.topic, span.partition) == (topic, partition)]
+        limits = [skip if near else skip - ahead for skip in mine if skip >= first]
+        limits += [first + ahead] if near else []
+        ends[topic][partition] = max(first, min([offset, *limits]))
     return ends
 
 
@@ -181,9 +179,9 @@ def stretches(
     """The contiguous ranges that together are `begin` to `end` without the skips: (begin, end, whether to read it with care)."""
     while True:
         after = jumped(begin, spans)
-        first = {topic: {p: after.get(topic, {}).get(p, 0) for p in partitions} for topic, partitions in end.items()}
+        first = {topic: {p: at(after, topic, p, 0) for p in partitions} for topic, partitions in end.items()}
         last = narrowed(first, end, spans, ahead)
         yield first, last, is_near(first, spans, ahead)
-        if all(last[topic][partition] >= offset for topic, each in end.items() for partition, offset in each.items()):
+        if all(done >= offset for *_, done, offset in ranges(last, end)):
             return
         begin = last

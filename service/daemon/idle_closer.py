@@ -56,10 +56,11 @@ _LOOK_S = 0.02
 _log = logging.getLogger(__name__)
 
 
-class IdleCloser:
+class IdleCloser(SideJob):
     """Closes windows and sessions by the clock, in a thread of its own; one for each query."""
 
     def __init__(self, term: Term) -> None:
+        super().__init__(term.spark, "tidemark-silence")
         self._term = term
         self._settings = term.settings
         self._seen = Seen()
@@ -73,15 +74,6 @@ class IdleCloser:
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
         self._windows: list[pa.Table] = []
-        self._job = SideJob(term.spark, "tidemark-silence", self._close, self._failed)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._job.start()
-
-    def close(self) -> None:
-        """End the thread. The next idle closer repeats unfinished work."""
-        self._job.close()
 
     def published(self, batch: int, admitted: int, *, moved: bool, waiting: int = 0) -> None:
         """Note a batch of the query before it is committed: how many readings it admitted, whether the watermark moved, and how
@@ -97,7 +89,7 @@ class IdleCloser:
         may_wait = self._longest_ms > 0 if self._waiting is None else self._waiting > 0
         is_overdue = may_wait and asked_ms >= self._published_ms + self._longest_ms
         if is_overdue or self._line_ms() is not None:
-            self._job.wake()
+            self.wake()
 
     def again(self) -> None:
         """Close everything again: values were republished from the state, where they are still open."""
@@ -106,12 +98,13 @@ class IdleCloser:
     def _line_ms(self, watermark_ms: int = -1) -> int | None:
         return self._seen.line_ms(self._settings.admission.idle_after_ms, watermark_ms)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self._open = None
         self._term.metrics.fails("idle")
         _log.warning("The idle closer failed and tries again: %s", error)
 
-    def _close(self) -> None:
+    def work(self) -> None:
+        """Write what waits, and close what is due."""
         committed = batch_report.committed(self._term.spark, self._settings.service.checkpoint)
         if committed is None or not self._has_newest_state(committed.batch):
             return  # a published batch is not committed yet, or will be replayed
@@ -205,7 +198,7 @@ class IdleCloser:
         None if that batch is not committed, or the state has changed since. Call it under the `write_lock`.
         """
         committed, term = self._committed(), self._term
-        if committed is None or not self._has_newest_state(batch) or self._job.is_ending:
+        if committed is None or not self._has_newest_state(batch) or self.is_ending:
             return None
         snapshot = term.snapshot
         micro_batch = replace(committed, epoch=term.epoch, reference=snapshot.version if snapshot else "")
@@ -217,7 +210,7 @@ class IdleCloser:
     def _committed(self) -> MicroBatch | None:
         """Return the batch that was published last, None if Spark does not commit it soon."""
         published, until_s = self._term.published, clock.monotonic_s() + COMMIT_S
-        while published is not None and not self._job.is_ending:
+        while published is not None and not self.is_ending:
             committed = batch_report.committed(self._term.spark, self._settings.service.checkpoint)
             if committed is not None and committed.batch == published[1]:
                 return committed
@@ -225,7 +218,7 @@ class IdleCloser:
             # is without an uncommitted batch.
             if committed is None or committed.batch != published[1] - 1 or clock.monotonic_s() > until_s:
                 return None
-            self._job.rest(_LOOK_S)
+            self.rest(_LOOK_S)
         return None
 
 

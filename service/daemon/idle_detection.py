@@ -11,7 +11,7 @@ The idle closer calls it for the service; the executors of the transcripts call 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.micro_batch import Offsets
+from service.micro_batch import Offsets, ranges
 from state import runs
 from state.layout import BucketState, Changes
 from state.rules import Rules
@@ -46,7 +46,7 @@ class Seen:
         since_ms = asked_ms if was_away or admitted != self.admitted else self.since_ms
         # With a record every second some record is unread at almost every look: ends of an earlier look are reached by this one.
         for unread in filter(None, ((asked_ms, ends), self.unread)):
-            if _are_reached(unread[1], reached):
+            if all(done >= end for *_, done, end in ranges(reached, unread[1])):
                 left = None if unread[0] == asked_ms else (asked_ms, ends)
                 return Seen(since_ms, asked_ms, admitted, unread[0], left)
         return Seen(since_ms, asked_ms, admitted, self.read_ms, self.unread or (asked_ms, ends))
@@ -55,14 +55,6 @@ class Seen:
         """Return the event time up to which values are closed, after `after_ms` (> 0) of silence; None before."""
         line_ms = self.read_ms - after_ms
         return line_ms if line_ms >= self.since_ms and line_ms > watermark_ms else None
-
-
-def _are_reached(ends: Offsets, reached: Offsets) -> bool:
-    return all(
-        reached.get(topic, {}).get(partition, 0) >= end
-        for topic, partitions in ends.items()
-        for partition, end in partitions.items()
-    )
 
 
 class Tables:

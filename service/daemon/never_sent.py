@@ -53,31 +53,27 @@ class Ending(Exception):  # noqa: N818 - it is no error
     """Raised in a look when the term ends."""
 
 
-class NeverSent:
+class NeverSent(SideJob):
     """Lists the devices of a term's reference that have never sent, in a thread of its own."""
 
     def __init__(self, term: Term) -> None:
+        every_s = min(LOOK_S, term.settings.sessions.retain_ms / 1000 / _PER_RETAIN)
+        super().__init__(term.spark, "tidemark-never", every_s)
         self._term = term
         reference = term.settings.reference
         self._is_on = reference is not None and reference.list_never
         self._listed: str | None = None
         """The version of the snapshot that the last look has listed."""
         self._count = 0
-        every_s = min(LOOK_S, term.settings.sessions.retain_ms / 1000 / _PER_RETAIN)
-        self._job = SideJob(term.spark, "tidemark-never", self.look, self._failed, every_s)
 
     def start(self) -> None:
         """Start the thread. If the setting is off, take the devices of earlier terms out of the list instead."""
         if self._is_on:
-            self._job.start()
+            super().start()
         else:
             self._unlist(self._store(""), ())
 
-    def close(self) -> None:
-        """End the thread; the next term begins its work again."""
-        self._job.close()
-
-    def look(self) -> None:
+    def work(self) -> None:
         """List the devices of the snapshot in use. Raises TidemarkError."""
         snapshot = self._term.snapshot
         if snapshot is None:
@@ -142,7 +138,7 @@ class NeverSent:
             rows[shard_of(device, options.shards)].append(row)
         for shard, own in enumerate(rows):
             for first in range(0, len(own), options.chunk):
-                if self._job.is_ending:
+                if self.is_ending:
                     raise Ending
                 yield shard, own[first : first + options.chunk]
 
@@ -156,7 +152,7 @@ class NeverSent:
         micro_batch = MicroBatch(self._term.epoch, batch, 0, {}, {}, reference)
         return Store(self._term.settings, micro_batch, policy=WritePolicy.idle(published))
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self._term.metrics.fails("never_sent")
         _log.warning("Devices that have never sent are not listed: %s. The service tries again", error)
 

@@ -20,7 +20,7 @@ from service.checkpoint import skips
 from service.checkpoint.skips import Span
 from service.errors import SourceError
 from service.kafka.source import READ_AHEAD
-from service.micro_batch import Offsets
+from service.micro_batch import Offsets, ranges
 from service.settings import Kafka
 
 LARGEST = 16 << 20
@@ -44,12 +44,8 @@ def unreadable(kafka: Kafka, begin: Offsets, end: Offsets, skipped: Sequence[Spa
 
     Raises SourceError.
     """
-    ranges = (
-        Span(topic, partition, begin.get(topic, {}).get(partition, 0), offset + READ_AHEAD)
-        for topic, partitions in end.items()
-        for partition, offset in partitions.items()
-    )
-    return skips.merged(probed(skips.without(ranges, skipped), lambda spans: _run(kafka, spans)))
+    spans = (Span(topic, partition, first, last + READ_AHEAD) for topic, partition, first, last in ranges(begin, end))
+    return skips.merged(probed(skips.without(spans, skipped), lambda left: _run(kafka, left)))
 
 
 def probed(spans: Iterable[Span], run: Run) -> Iterator[Span]:

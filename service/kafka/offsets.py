@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from service import clock
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.micro_batch import MicroBatch, Offsets
+from service.micro_batch import MicroBatch, Offsets, at, ranges
 from service.settings import Kafka
 
 Edges = Mapping[str, Mapping[int, tuple[int, int]]]
@@ -61,11 +61,9 @@ def unavailable(kafka: Kafka, micro_batch: MicroBatch) -> int:
     """Return how many offsets of the batch Kafka does not have, or has deleted. Raises SourceError."""
     available = edges_now(kafka, uncommitted=True)
     offsets = 0
-    for topic, partitions in micro_batch.end.items():
-        for partition, end in partitions.items():
-            start = micro_batch.start.get(topic, {}).get(partition, 0)
-            oldest, newest = available.get(topic, {}).get(partition, (0, 0))
-            offsets += (end - start) - max(0, min(end, newest) - max(start, oldest))
+    for topic, partition, start, end in ranges(micro_batch.start, micro_batch.end):
+        oldest, newest = at(available, topic, partition, (0, 0))
+        offsets += (end - start) - max(0, min(end, newest) - max(start, oldest))
     return offsets
 
 

@@ -9,7 +9,7 @@ from service.errors import SettingsError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.offsets import Edges, edges, edges_now
-from service.micro_batch import Offsets, format_offsets
+from service.micro_batch import Offsets, at, each, format_offsets
 from service.settings import Kafka
 from service.units import format_time
 
@@ -42,7 +42,7 @@ def of_topics(kafka: Kafka, topics: Sequence[str]) -> Offsets:
     """
     starting = kafka.starting
     if isinstance(starting, Mapping):
-        starting = {topic: each for topic, each in starting.items() if topic in topics}
+        starting = {topic: offsets for topic, offsets in starting.items() if topic in topics}
     elif starting == "latest" and kafka.topics_pattern is not None:
         starting = "earliest"  # the topic is as old as its first record, and was found later
     only = kafka.model_copy(update={"topics": tuple(topics), "starting": starting})
@@ -56,13 +56,12 @@ def require(kafka: Kafka) -> None:
     if not isinstance(kafka.starting, Mapping):
         return
     ends, problems = edges_now(kafka), []
-    for topic, partitions in kafka.starting.items():
-        for partition, offset in partitions.items():
-            edge = ends.get(topic, {}).get(partition)
-            if edge is None:
-                problems.append(f"{topic} has no partition {partition}")
-            elif not edge[0] <= offset <= edge[1]:
-                problems.append(f"{topic}[{partition}] has offsets from {edge[0]} to {edge[1]}, not {offset}")
+    for topic, partition, offset in each(kafka.starting):
+        edge = ends.get(topic, {}).get(partition)
+        if edge is None:
+            problems.append(f"{topic} has no partition {partition}")
+        elif not edge[0] <= offset <= edge[1]:
+            problems.append(f"{topic}[{partition}] has offsets from {edge[0]} to {edge[1]}, not {offset}")
     if problems:
         what = f"kafka.starting: {'; '.join(problems)}"
         raise SettingsError(
@@ -85,18 +84,18 @@ def _ms(time: datetime) -> int:
 
 def _given(starting: Mapping[str, Mapping[int, int]], ends: Edges) -> Offsets:
     return {
-        topic: {p: starting.get(topic, {}).get(p, begin) for p, (begin, _) in partitions.items()}
+        topic: {p: at(starting, topic, p, begin) for p, (begin, _) in partitions.items()}
         for topic, partitions in ends.items()
     }
 
 
 def _at(consumer: Consumer, time_ms: int, ends: Edges) -> Offsets:
     """Return the offset of the first record of a time or later, by the broker's time; the end without one."""
-    places = [TopicPartition(topic, p, time_ms) for topic, partitions in ends.items() for p in partitions]
+    places = [TopicPartition(topic, partition, time_ms) for topic, partition, _ in each(ends)]
     result: dict[str, dict[int, int]] = {}
-    for each in consumer.offsets_for_times(places, timeout=TIMEOUT_S):
-        if each.error is not None:
-            raise KafkaException(each.error)
-        end = ends[each.topic][each.partition][1]
-        result.setdefault(each.topic, {})[each.partition] = each.offset if 0 <= each.offset < end else end
+    for found in consumer.offsets_for_times(places, timeout=TIMEOUT_S):
+        if found.error is not None:
+            raise KafkaException(found.error)
+        end = ends[found.topic][found.partition][1]
+        result.setdefault(found.topic, {})[found.partition] = found.offset if 0 <= found.offset < end else end
     return result

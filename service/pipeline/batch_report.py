@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from service import clock
 from service.checkpoint import logs
-from service.micro_batch import MicroBatch
+from service.micro_batch import MicroBatch, at
 from service.spark.files import opened
 from service.spark.internals import execution, jvm
 
@@ -35,7 +35,7 @@ def running_batch(spark: SparkSession, query_name: str, batch: int, epoch: int, 
     """
     before, end, at_ms = execution.planned(spark, query_name, batch)
     start = {
-        topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
+        topic: {partition: at(before, topic, partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
     return MicroBatch(epoch, batch, 0, start, end, reference, clock.shown_ms(at_ms))

@@ -3,7 +3,6 @@
 import logging
 import secrets
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 
 from pyspark.sql import SparkSession
@@ -20,29 +19,28 @@ _log = logging.getLogger(__name__)
 class SideJob:
     """Calls `work` after each `wake` and, if `every_s` is given, every `every_s` seconds; after a failure again in `again_s`.
 
-    Its Spark jobs have a group of their own. `failed` gets the exception that `work` raises, except FencedError and
-    WritesLostError. These two end the thread; the query's thread or the lease meets them as well and ends the term.
+    Subclasses have `work` and `failed`. The Spark jobs of `work` have a group of their own. FencedError and WritesLostError end
+    the thread; the query's thread or the lease meets them as well and ends the term. The next SideJob repeats unfinished work.
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        name: str,
-        work: Callable[[], None],
-        failed: Callable[[Exception], None],
-        every_s: float | None = None,
-        *,
-        again_s: float = AGAIN_S,
+        self, spark: SparkSession, name: str, every_s: float | None = None, *, again_s: float = AGAIN_S
     ) -> None:
         self._spark = spark
         self._group = f"{name}-{secrets.token_hex(4)}"
-        self._work = work
-        self._failed = failed
         self._every_s = every_s
         self._again_s = again_s
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._thread = Thread(target=self._serve, name=name, daemon=True)
+
+    def work(self) -> None:
+        """Do what is due. May raise any exception."""
+        raise NotImplementedError
+
+    def failed(self, error: Exception) -> None:
+        """Report an exception of `work`."""
+        raise NotImplementedError
 
     @property
     def is_ending(self) -> bool:
@@ -61,14 +59,17 @@ class SideJob:
         """Have `work` called soon; returns at once."""
         self._wake.set()
 
-    def close(self, interrupt: Callable[[], None] = lambda: None) -> None:
-        """Cancel the Spark jobs, end the thread, and wait for it for 5 s. The next SideJob repeats the work.
+    def interrupt(self) -> None:
+        """End waits of `work` outside of Spark."""
 
-        `interrupt` ends waits of `work` outside of Spark. Exceptions after this call are not passed to `failed`.
+    def close(self) -> None:
+        """Cancel the Spark jobs, end the thread, and wait for it for 5 s.
+
+        Exceptions after this call are not passed to `failed`.
         """
         self._ending.set()
         self._wake.set()
-        interrupt()
+        self.interrupt()
         if self._thread.is_alive():
             with suppress(Exception):  # Spark may be gone
                 self._spark.sparkContext.cancelJobGroup(self._group)
@@ -85,12 +86,12 @@ class SideJob:
                 return
             wait_s = self._every_s
             try:
-                self._work()
+                self.work()
             except (FencedError, WritesLostError):
                 return
             except Exception as error:
                 if self.is_ending:
                     return
-                self._failed(error)
+                self.failed(error)
                 self._ending.wait(self._again_s)
                 self._wake.set()

@@ -34,42 +34,40 @@ LIMIT_S = 120.0
 _log = logging.getLogger(__name__)
 
 
-class Checker:
+class Checker(SideJob):
     """Checks samples for the life of the process, across its queries.
 
     Of `term`, the first query's, it uses what stays for the process: Spark, the settings, the schema catalog and the reference.
     """
 
     def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Page) -> None:
+        every_s = term.settings.quality.every_ms / 1000
+        # Also after a failure the next check waits for its time: each costs seconds of a processor.
+        super().__init__(term.spark, "tidemark-quality", every_s, again_s=every_s)
         self._term, self._settings, self._expectations = term, term.settings, expectations
         self._metrics, self._page = metrics, page
         self._end: Offsets | None = None
         self._process: subprocess.Popen[str] | None = None
         self._unmet: frozenset[str] = frozenset()
-        every_s = term.settings.quality.every_ms / 1000
-        # Also after a failure the next check waits for its time: each costs seconds of a processor.
-        self._job = SideJob(term.spark, "tidemark-quality", self._check, self._failed, every_s, again_s=every_s)
 
     def committed(self, end: Offsets) -> None:
         """Note the end of a committed batch; the first one starts the thread. Returns at once."""
         is_first, self._end = self._end is None, end
         if is_first:
-            self._job.start()
+            self.start()
 
-    def close(self) -> None:
-        """End the thread, and abandon a check that runs."""
-        self._job.close(self._interrupt)
-
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """Abandon a check that runs."""
         if (process := self._process) is not None:
             process.kill()
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self._metrics.quality.failures.inc()
         self._page.failed(str(error))
         _log.warning("No sample was checked: %s", error)
 
-    def _check(self) -> None:
+    def work(self) -> None:
+        """Check a sample of the newest records."""
         settings = self._settings
         source = sample.newest(settings.kafka, settings.quality.sample, until=self._end)
         if not source.size:

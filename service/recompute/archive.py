@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from service.checkpoint import skips
 from service.errors import SettingsError
 from service.kafka import topics
-from service.micro_batch import MicroBatch
+from service.micro_batch import MicroBatch, ranges
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
 from service.recompute.sources import Part, Reach, halves, without
@@ -133,11 +133,9 @@ def _is_read(committed: MicroBatch, spans: Sequence[skips.Span]) -> Column:
     """Whether the checkpoint has read a record."""
     is_read = F.lit(False)
     for begin, end, _ in skips.stretches(committed.start, committed.end, skips.pending(committed.start, spans)):
-        for topic, partitions in end.items():
-            for partition, last in partitions.items():
-                place = (F.col("topic") == topic) & (F.col("partition") == partition)
-                first = begin.get(topic, {}).get(partition, 0)
-                is_read = is_read | (place & (F.col("offset") >= first) & (F.col("offset") < last))
+        for topic, partition, first, last in ranges(begin, end):
+            place = (F.col("topic") == topic) & (F.col("partition") == partition)
+            is_read = is_read | (place & (F.col("offset") >= first) & (F.col("offset") < last))
     return is_read
 
 
@@ -147,22 +145,20 @@ def covered(frame: DataFrame, committed: MicroBatch, place: Place) -> tuple[int,
     Raises SettingsError if it lacks a partition.
     """
     ms = F.unix_millis("timestamp")
-    ranges = frame.groupBy("topic", "partition").agg(
+    rows = frame.groupBy("topic", "partition").agg(
         F.min("offset").alias("first"), F.max("offset").alias("last"), F.min(ms).alias("from"), F.max(ms).alias("to")
     )
-    found: dict[tuple[str, int], Row] = {(row["topic"], row["partition"]): row for row in ranges.collect()}
+    found: dict[tuple[str, int], Row] = {(row["topic"], row["partition"]): row for row in rows.collect()}
     begins, ends = [0], list[int]()
-    for topic, partitions in committed.end.items():
-        for partition, end in partitions.items():
-            start = committed.start.get(topic, {}).get(partition, 0)
-            if start >= end:
-                continue
-            if (topic, partition) not in found:
-                what = f"{place}: has no record of {topic}[{partition}]"
-                raise SettingsError(what, remedy="Name an archive of all partitions that the service reads")
-            row = found[topic, partition]
-            if row["first"] > start:
-                begins.append(int(row["from"]))
-            if row["last"] + 1 < end:
-                ends.append(int(row["to"]))
+    for topic, partition, start, end in ranges(committed.start, committed.end):
+        if start >= end:
+            continue
+        if (topic, partition) not in found:
+            what = f"{place}: has no record of {topic}[{partition}]"
+            raise SettingsError(what, remedy="Name an archive of all partitions that the service reads")
+        row = found[topic, partition]
+        if row["first"] > start:
+            begins.append(int(row["from"]))
+        if row["last"] + 1 < end:
+            ends.append(int(row["to"]))
     return max(begins), min(ends, default=None)

@@ -19,6 +19,7 @@ from service.admission.readings import KEPT, SECOND
 from service.admission.schema_sources import SchemaSets
 from service.checkpoint import event_time
 from service.errors import ReferenceDataError
+from service.micro_batch import each
 from service.pipeline.term import Term
 from service.recompute import late
 from service.recompute.engine import Recomputation, Span
@@ -59,9 +60,9 @@ class Decisions:
         """Return by how many rejects of a span of broker time the stream's counts differ from admission's, by reason."""
         counts = Counter[str]()
         for step, refusals in ((1, self.refused), (-1, self.added)):
-            for each in refusals.values():
-                if span[0] <= each.broker_ms < span[1]:
-                    counts[each.reason] += step
+            for refusal in refusals.values():
+                if span[0] <= refusal.broker_ms < span[1]:
+                    counts[refusal.reason] += step
         return counts
 
 
@@ -125,8 +126,9 @@ def unknown_attributes(spark: SparkSession, settings: Settings) -> Iterator[str]
             yield "devices get the attributes of the reference snapshot that the service uses now: it has noted no other"
         elif found.is_cut:
             first = found.uses[0]
-            begins = sorted((topic, *pair) for topic, each in first.begin.items() for pair in each.items())
-            places = ", ".join(f"{topic}[{partition}]@{offset}" for topic, partition, offset in begins)
+            places = ", ".join(
+                f"{topic}[{partition}]@{offset}" for topic, partition, offset in sorted(each(first.begin))
+            )
             yield f"records before {places} get the attributes of {first.version}, the oldest snapshot that is kept"
 
 

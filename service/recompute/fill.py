@@ -40,24 +40,20 @@ LOOK_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Filler:
+class Filler(SideJob):
     """Fills the incomplete views of a term, in a thread of its own. `done` gets the versions by name in keys."""
 
     def __init__(self, term: Term, done: Callable[[Mapping[str, Filled]], object]) -> None:
+        super().__init__(term.spark, "tidemark-fill", LOOK_S)
         self.term, self._done = term, done
-        self._job = SideJob(term.spark, "tidemark-fill", self.look, self._failed, LOOK_S)
         self._reached: dict[str, int] = {}
 
     def start(self) -> None:
         """Start the thread if a view is incomplete."""
         if self._incomplete():
-            self._job.start()
+            super().start()
 
-    def close(self) -> None:
-        """End the thread; the next term begins its work again."""
-        self._job.close()
-
-    def look(self) -> None:
+    def work(self) -> None:
         """Do the passes that are due. Raises TidemarkError."""
         views = self._incomplete()
         committed = batch_report.committed(self.term.spark, self.term.settings.service.checkpoint)
@@ -93,13 +89,13 @@ class Filler:
         run = decisions.of_term(term, settings)
         decided, rate = decisions.present(run), settings.service.fill_rate
         begins_ms, windows, lacking = from_ms, 0, dict[str, None]()
-        pass_ = job.parts(run, records, (from_ms, until_ms), decided, rate, oldest_first=False, rest=self._job.rest)
+        pass_ = job.parts(run, records, (from_ms, until_ms), decided, rate, oldest_first=False, rest=self.rest)
         for span, read in pass_:
             windows += self._write(run, read, views, span, sink).windows
             whole_from_ms = engine.whole_from_ms(read.whole_from_ms, settings)
             begins_ms = max(begins_ms, whole_from_ms if whole_from_ms > span[0] else 0)
             lacking.update(dict.fromkeys(read.lacking))
-            if self._job.is_ending:
+            if self.is_ending:
                 return {}
             failpoint.hit("half_filled")
         if is_last:
@@ -138,7 +134,7 @@ class Filler:
         reached_ms = self._reached.get(view.name, watermark_ms - view.retain_ms)
         return max(0, reached_ms - view.longest_ms)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self.term.metrics.fails("fill")
         _log.warning("The past of new views is not computed yet: %s. The filler tries again", error)
 

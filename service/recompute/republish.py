@@ -40,7 +40,7 @@ from service import clock
 from service.aggregation.sessions import longest_gap_ms
 from service.checkpoint import beginnings, skips, topic_log
 from service.checkpoint.skips import Span
-from service.micro_batch import MicroBatch, parse_offsets
+from service.micro_batch import MicroBatch, parse_offsets, ranges
 from service.pipeline import batch_report, builder
 from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
@@ -96,12 +96,10 @@ def lost(
     if progress is None:
         return f"there is no progress, batch {committed.batch} is committed"
     reached = skips.jumped(progress.end, skipped)
-    for topic, ends in sorted(committed.end.items()):
-        for partition, end in sorted(ends.items()):
-            offset = reached.get(topic, came.get(topic, {})).get(partition, 0)
-            if offset < end:
-                at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
-                return f"{at}, batch {committed.batch} is committed up to {end}"
+    for topic, partition, offset, end in sorted(ranges({**came, **reached}, committed.end)):
+        if offset < end:
+            at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at {topic}[{partition}]@{offset}"
+            return f"{at}, batch {committed.batch} is committed up to {end}"
     if progress.watermark_ms < committed.watermark_ms:
         at = f"progress (batch {progress.batch} of epoch {progress.epoch}) is at watermark {progress.watermark_ms}"
         return f"{at}, batch {committed.batch} is committed with {committed.watermark_ms}"
@@ -180,7 +178,7 @@ def mark_rebuild(settings: Settings, epoch: int) -> str:
     return text
 
 
-class Republisher:
+class Republisher(SideJob):
     """Finds the values that Redis has lost in a term, and publishes them again.
 
     `on_done` gets the outcome, and the numbers of windows and sessions that cannot be computed.
@@ -191,10 +189,9 @@ class Republisher:
         term: Term,
         on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None,
     ) -> None:
-        self.term = term
-        self._spark, self._settings, self._epoch = term.spark, term.settings, term.epoch
+        super().__init__(term.spark, "tidemark-republish", LOOK_S)
+        self.term, self._settings, self._epoch = term, term.settings, term.epoch
         self._on_done = on_done
-        self._job = SideJob(term.spark, "tidemark-republish", self._look, self._failed, LOOK_S)
         self._begun: dict[int, str] = {}
         self._batch = -1  # the last batch of the same checkpoint that was published before this term
 
@@ -282,14 +279,6 @@ class Republisher:
                 "%d windows behind the watermark may lack readings and are removed. They are published again", removed
             )
 
-    def start(self) -> None:
-        """Do steps 5 to 8, and those of `tidemark republish`, in another thread than the query's."""
-        self._job.start()
-
-    def close(self) -> None:
-        """End the thread; the next term begins its work again."""
-        self._job.close()
-
     def everything(self, marks: Mapping[int, str]) -> None:
         """Do steps 3 and 5 to 8 for the shards that have these marks, as of the last committed batch.
 
@@ -345,13 +334,14 @@ class Republisher:
             sink.run("mark", servers, mark=mark(ASKED))
             sink.run("unmark", servers, mark=rebuild_mark, rebuild=True)
 
-    def _look(self) -> None:
+    def work(self) -> None:
+        """Do steps 5 to 8, and those of `tidemark republish`."""
         self.end_rebuild()
         marks = self.asked()
         if marks:
             self.everything(marks)
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         self.term.metrics.fails("republish")
         _log.warning("Values are not published again yet: %s. The republisher tries again", error)
 

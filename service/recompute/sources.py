@@ -22,7 +22,7 @@ from service.errors import SourceError
 from service.kafka import clients, topics
 from service.kafka.clients import TIMEOUT_S
 from service.kafka.source import ONE_AT_A_TIME, with_options
-from service.micro_batch import MicroBatch, Offsets, format_offsets
+from service.micro_batch import MicroBatch, Offsets, at, each, format_offsets, ranges
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
 from service.rejects.reject_log import Coordinates
@@ -52,9 +52,7 @@ class Source:
     @property
     def size(self) -> int:
         """The number of offsets."""
-        return sum(
-            end - self.begin[topic][partition] for topic, ends in self.end.items() for partition, end in ends.items()
-        )
+        return sum(end - begin for *_, begin, end in ranges(self.begin, self.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +93,19 @@ def source(
     left = left or {}
     whole_from_ms = max((newest_ms + 1 for newest_ms in left.values()), default=0)
     lacking = [f"{topic}, which the settings no longer have" for topic in left]
-    for topic, ends in committed.end.items():
-        for partition, end in ends.items():
-            kafka = partitions[topic, partition]
-            first = committed.start.get(topic, {}).get(partition, 0)
-            if kafka.oldest > first:
-                lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}, which Kafka has deleted")
-                first = kafka.oldest
-                # Without a remaining record the age of the deleted ones is unknown.
-                deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
-                whole_from_ms = max(whole_from_ms, deleted_ms + max_ahead_ms + 1)
-            reached = end if kafka.reached is None else kafka.reached
-            if reached > first:
-                first = reached
-                whole_from_ms = max(whole_from_ms, from_ms + max_ahead_ms)
-            begin.setdefault(topic, {})[partition] = min(first, end)
+    for topic, partition, first, end in ranges(committed.start, committed.end):
+        kafka = partitions[topic, partition]
+        begins = max(first, kafka.oldest)
+        if begins > first:
+            lacking.append(f"{topic}[{partition}]@{first} to {kafka.oldest}, which Kafka has deleted")
+            # Without a remaining record the age of the deleted ones is unknown.
+            deleted_ms = committed.watermark_ms if kafka.oldest_ms is None else kafka.oldest_ms
+            whole_from_ms = max(whole_from_ms, deleted_ms + max_ahead_ms + 1)
+        reached = end if kafka.reached is None else kafka.reached
+        if reached > begins:
+            begins = reached
+            whole_from_ms = max(whole_from_ms, from_ms + max_ahead_ms)
+        begin.setdefault(topic, {})[partition] = min(begins, end)
     return Source(begin, committed.end, whole_from_ms, tuple(lacking))
 
 
@@ -124,8 +120,7 @@ def readable(
     with clients.reading(settings.kafka) as consumer:
         partitions = {
             (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
-            for topic, ends in committed.end.items()
-            for partition in ends
+            for topic, partition, _ in each(committed.end)
         }
         if until_ms is not None:
             committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
@@ -134,13 +129,13 @@ def readable(
 
 def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
     """Ends that are not behind the first record with this broker time."""
-    asked = [TopicPartition(topic, partition, until_ms) for topic, each in ends.items() for partition in each]
-    result: dict[str, dict[int, int]] = {topic: dict(each) for topic, each in ends.items()}
-    for at in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
-        if at.error is not None:
-            raise KafkaException(at.error)
-        if at.offset >= 0:  # else all records are older
-            result[at.topic][at.partition] = min(result[at.topic][at.partition], at.offset)
+    asked = [TopicPartition(topic, partition, until_ms) for topic, partition, _ in each(ends)]
+    result: dict[str, dict[int, int]] = {topic: dict(partitions) for topic, partitions in ends.items()}
+    for found in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
+        if found.error is not None:
+            raise KafkaException(found.error)
+        if found.offset >= 0:  # else all records are older
+            result[found.topic][found.partition] = min(result[found.topic][found.partition], found.offset)
     return result
 
 
@@ -194,7 +189,7 @@ def records(
 
 
 def _is_in(chosen: Source, place: Coordinates) -> bool:
-    begin, end = (each.get(place.topic, {}).get(place.partition, 0) for each in (chosen.begin, chosen.end))
+    begin, end = (at(offsets, place.topic, place.partition, 0) for offsets in (chosen.begin, chosen.end))
     return begin <= place.offset < end
 
 
@@ -308,8 +303,8 @@ class KafkaRecords:
 
 def admitted(run: Recomputation, source: Source, decided: Decisions) -> Part:
     """Return the rows of `readings.admit` of a range of offsets, with corrected readings. Raises CheckpointError."""
-    each = records(run.spark, run.settings, source, refused=decided.refused)
-    return Part(*decided.admit(run, each, source.whole_from_ms), source.size, source.lacking)
+    found = records(run.spark, run.settings, source, refused=decided.refused)
+    return Part(*decided.admit(run, found, source.whole_from_ms), source.size, source.lacking)
 
 
 def halves(

@@ -38,7 +38,7 @@ from redis.sentinel import MasterNotFoundError
 
 from service import clock, settings
 from service.errors import FencedError, SinkError, SinkLoginError, SinkRefusedError
-from service.micro_batch import Offsets, parse_offsets
+from service.micro_batch import Offsets, at, parse_offsets
 from service.redis import client as redis_client
 from service.redis.keys import Keys, shards
 
@@ -175,7 +175,7 @@ def published(options: settings.Redis) -> Offsets:
     if len(every) < len(texts):
         return {}
     return {
-        topic: {partition: min(each.get(topic, {}).get(partition, 0) for each in every) for partition in partitions}
+        topic: {partition: min(at(each, topic, partition, 0) for each in every) for partition in partitions}
         for topic, partitions in every[0].items()
     }
 

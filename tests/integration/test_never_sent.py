@@ -80,7 +80,7 @@ class World:
         table = pa.table({"device": [*sites], "site": [*sites.values()]}).sort_by("device")
         version = f"{hash(tuple(sorted(sites.items()))) & 0xFFFFFFFFFFFF:012x}"
         self.term.fixed_snapshot = SimpleNamespace(version=version, table=table)  # type: ignore[assignment]
-        self.lists.look()
+        self.lists.work()
 
     def send(self, batch: int, *names: str) -> None:
         """A batch with a reading of each of these devices."""

@@ -33,11 +33,12 @@ def test_a_query_and_the_threads_beside_it_run_in_the_pool_of_their_pipeline(
         query.awaitTermination()
         beside = threading.Event()
 
-        def work() -> None:
-            seen.append(spark.sparkContext.getLocalProperty(POOL))
-            beside.set()
+        class Job(SideJob):
+            def work(self) -> None:
+                seen.append(spark.sparkContext.getLocalProperty(POOL))
+                beside.set()
 
-        job = SideJob(own, f"job-{name}", work, lambda _: None)
+        job = Job(own, f"job-{name}")
         job.start()
         job.wake()
         assert beside.wait(30)
