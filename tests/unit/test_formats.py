@@ -1,5 +1,7 @@
 """The formats: one class for each name that the settings allow."""
 
+import multiprocessing
+import resource
 import tracemalloc
 from contextlib import suppress
 from time import process_time
@@ -76,6 +78,32 @@ def test_what_readings_repeat_is_counted_while_they_are_made(name: str, bomb: st
         assert tracemalloc.get_traced_memory()[1] < 128 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "bomb"),
+    [
+        ("senml-cbor", b"\x9f" + b"\xa0" * (8 << 20)),
+        ("senml-cbor", b"\x9a\x00\x80\x00\x00" + b"\x80" * (8 << 20)),
+        ("senml-cbor", b"\x81\xa1\x00\x9a\x00\x80\x00\x00" + b"\x80" * (8 << 20)),
+        ("sparkplug-b", b"\x12\x00" * (4 << 20)),
+    ],
+)
+def test_what_is_empty_takes_little_memory_until_it_is_refused(name: str, bomb: bytes) -> None:
+    reader, writer = multiprocessing.get_context("fork").Pipe()
+
+    def cut() -> None:  # in a process of its own, because the parsers' memory is not Python's
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(UnreadableArrayError):
+            FORMATS[name].cut(bomb, Input(format=name), 0)
+        writer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+    FORMATS[name].looks_alike(b"")  # imports
+    process = multiprocessing.get_context("fork").Process(target=cut)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert reader.recv() < 160 << 10, "KiB"
 
 
 def test_what_each_reading_repeats_of_its_record_counts_towards_the_limit() -> None:

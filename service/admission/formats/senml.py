@@ -9,7 +9,7 @@ an object is one reading: a replay sends a rejected measurement as such a record
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from service.admission import arrays
@@ -38,32 +38,33 @@ class Senml(Json):
             packed, arrays.collected(resolved(self.pack(packed), broker_ms), int(form.max_array_bytes), form.place)
         )
 
-    def pack(self, value: bytes) -> Any:
+    def pack(self, value: bytes) -> Iterable[Any]:
         """Return the measurements of a record. Raises UnreadableArrayError."""
         try:
-            return json.loads(value, parse_constant=_refuse)
+            pack = json.loads(value, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise UnreadableArrayError(UNDECODABLE, f"is not JSON: {error}") from error
+        if not isinstance(pack, list):
+            raise UnreadableArrayError(UNDECODABLE, "is no list of measurements")
+        return pack
 
     def looks_alike(self, value: bytes) -> bool:
         try:
-            pack = self.pack(value)
-            return isinstance(pack, list) and len([*resolved(pack, 0)]) > 0 and bool({"bn", "n"} & {*pack[0]})
+            pack = [*self.pack(value)]
+            return len([*resolved(pack, 0)]) > 0 and bool({"bn", "n"} & {*pack[0]})
         except UnreadableArrayError:
             return False
 
 
-def resolved(pack: Any, broker_ms: int | None) -> Iterator[bytes]:
+def resolved(pack: Iterable[Any], broker_ms: int | None) -> Iterator[bytes]:
     """Yield the measurements of a pack as readings, each with what it has from those before it. Raises UnreadableArrayError.
 
     A measurement of base fields alone is no reading. One without a value that is read is a reading without a value.
     """
-    if not isinstance(pack, list):
-        raise UnreadableArrayError(UNDECODABLE, "is no list of measurements")
-    if len(pack) > MAX_READINGS:
-        raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} measurements in one record")
     base: dict[str, Any] = {}
     for number, each in enumerate(pack):
+        if number >= MAX_READINGS:
+            raise UnreadableArrayError(OVERSIZED, f"more than {MAX_READINGS} measurements in one record")
         if not isinstance(each, dict):
             raise UnreadableArrayError(UNDECODABLE, f"measurement {number} is no object")
         _check(number, each)

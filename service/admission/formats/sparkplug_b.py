@@ -8,6 +8,7 @@ record that begins with a brace is one reading: a replay sends a rejected metric
 """
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -46,24 +47,30 @@ class SparkplugB(Json):
         packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
         if packed.lstrip().startswith(b"{"):
             return Cut(packed)
-        payload = _payload()()
-        try:
-            payload.ParseFromString(packed)
-        except DecodeError as error:
-            raise UnreadableArrayError(
-                UNDECODABLE, f"is no payload of Sparkplug B: {' '.join(str(error).split())}"
-            ) from error
-        made = (_reading(each, payload, broker_ms) for each in payload.metrics)
+        payload_class, _ = _classes()
+        payload = _parsed(payload_class, packed)
+        made = (_reading(each, payload, broker_ms) for each in _metrics(payload))
         return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
 
     def looks_alike(self, value: bytes) -> bool:
-        payload = _payload()()
         try:
-            payload.ParseFromString(value)
-        except DecodeError:
+            metrics = [*_metrics(_parsed(_classes()[0], value))] if value[:1] == b"\x08" else []
+        except UnreadableArrayError:
             return False
-        metrics = payload.metrics
-        return value[:1] == b"\x08" and len(metrics) > 0 and all(each.HasField("datatype") for each in metrics)
+        return len(metrics) > 0 and all(each.HasField("datatype") for each in metrics)
+
+
+def _metrics(payload: Any) -> Iterator[Any]:
+    """Yield the metrics, each parsed when it is asked for: an empty one is two bytes, and a hundred once it is parsed."""
+    return (_parsed(_classes()[1], each) for each in payload.metrics)
+
+
+def _parsed(kind: Any, value: bytes) -> Any:
+    try:
+        return kind.FromString(value)
+    except DecodeError as error:
+        why = " ".join(str(error).split())
+        raise UnreadableArrayError(UNDECODABLE, f"is no payload of Sparkplug B: {why}") from error
 
 
 def _reading(metric: Any, payload: Any, broker_ms: int | None) -> bytes:
@@ -87,8 +94,8 @@ def _plain(value: Any, datatype: int) -> Any:
 
 
 @cache
-def _payload() -> Any:
-    """Return the class of a payload, with the fields that are read. Others are skipped, as the parser does."""
+def _classes() -> tuple[Any, Any]:
+    """Return the classes of a payload and a metric, with the fields that are read. Others are skipped, as the parser does."""
     file = descriptor_pb2.FileDescriptorProto(name="tidemark_sparkplug_b.proto", package="tidemark", syntax="proto2")
     metric = file.message_type.add(name="Metric")
     for name, (number, kind) in _METRIC.items():
@@ -96,9 +103,9 @@ def _payload() -> Any:
     payload = file.message_type.add(name="Payload")
     for name, number in (("timestamp", 1), ("seq", 3)):
         payload.field.add(name=name, number=number, type=_KINDS.TYPE_UINT64, label=_KINDS.LABEL_OPTIONAL)
-    payload.field.add(
-        name="metrics", number=2, type=_KINDS.TYPE_MESSAGE, type_name=".tidemark.Metric", label=_KINDS.LABEL_REPEATED
-    )
+    payload.field.add(name="metrics", number=2, type=_KINDS.TYPE_BYTES, label=_KINDS.LABEL_REPEATED)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tidemark.Payload"))
+    found = (pool.FindMessageTypeByName(f"tidemark.{name}") for name in ("Payload", "Metric"))
+    payload_class, metric_class = map(message_factory.GetMessageClass, found)
+    return payload_class, metric_class
