@@ -117,9 +117,9 @@ def test_another_program_at_the_address_is_named_as_one(
         assert main(["query", "list", "--config", str(config)]) == SetupError.status
         assert text in capsys.readouterr().err
         settings = at(tmp_path, port)
-        shown = watch.Watch(settings.metrics)
+        shown = watch.Watch(settings.metrics, config)
         shown.look()
-        assert text in next(watch.lines(shown))
+        assert text in next(shown.lines())
         assert status.ask(settings.metrics) is None
         with pytest.raises(SetupError, match="cannot be listened on"):
             next(check._metrics_port(settings))
