@@ -14,7 +14,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,21 +30,6 @@ from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
 
-PACKAGES = (
-    *(
-        "tidemark-service",
-        "pyspark",
-        "confluent-kafka",
-        "fastavro",
-        "redis",
-        "hiredis",
-        "pyarrow",
-        "pandas",
-        "numpy",
-        "msgpack",
-    ),
-    *("great-expectations", "pydantic", "sqlalchemy", "prometheus-client", "psutil", "typer", "rich"),
-)
 SHOWN_OPTIONS = frozenset(
     {"security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id", "client.rack", "isolation.level"}
 )
@@ -125,17 +109,13 @@ def _without_secrets(value: Any) -> Any:
 
 def versions() -> dict[str, Any]:
     """Return the versions of all that runs, and the size of the machine."""
-    packages = {}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            packages[name] = metadata.version(name)
     return {
         "python": sys.version,
         "system": platform.platform(),
         "java": _java(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "packages": packages,
+        "packages": {each.name: each.version for each in metadata.distributions()},
         "environment": sorted(name for name in os.environ if name.startswith(("TIDEMARK_", "SPARK_", "JAVA_HOME"))),
     }
 

@@ -13,9 +13,10 @@ from service import clock
 from service.errors import SinkError
 from service.monitoring import course
 from service.monitoring.board import Board
-from service.monitoring.course import COLUMNS, Course, Marks, quantile
+from service.monitoring.course import COLUMNS, Course, Marks
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
+from service.monitoring.promql import quantile
 from service.monitoring.server import Server
 from service.monitoring.status import Status
 from tests.reports import REPORT

@@ -88,17 +88,17 @@ def test_it_tells_what_the_checkpoint_has_and_how_long_that_took() -> None:
     }
     status = Status("tidemark")
     status.committed(Progress.parse(json.dumps(progress)))
-    document = status.document()
+    document = status.document() | {"figures": {}}
     assert document["checkpoint"] == {"batch": 12, "log_ms": 27, "state_ms": 31, "snapshot_batches": 5}
     line = "  checkpoint  batch 12 is committed, its logs took 27 ms and its state 31 ms"
-    shown = list(lines(document, None, 1, CONFIG))
+    shown = list(lines(document, {"conditions": []}, 1, CONFIG))
     assert f"{line}; the oldest snapshot of" in shown
     assert "              the state is 5 batches behind" in shown
     for metrics in ({}, {"SnapshotLastUploaded.partition_0_default": -1}):
         operators[0]["customMetrics"] = metrics
         status.committed(Progress.parse(json.dumps(progress)))
         assert status.document()["checkpoint"]["snapshot_batches"] is None, "there is no snapshot yet"
-        assert line in list(lines(status.document(), None, 1, CONFIG))
+        assert line in list(lines(status.document() | {"figures": {}}, {"conditions": []}, 1, CONFIG))
 
 
 def test_stopping_is_the_last_state() -> None:
