@@ -89,7 +89,7 @@ def status(
     if watch:
         from service.commands import watch as terminal
 
-        return terminal.watch(metrics, every, config, name=name)
+        return terminal.watch(metrics, every, config, name)
     from service.commands import status as screen
 
     try:

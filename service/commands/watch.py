@@ -61,11 +61,11 @@ class Watch:
             yield from aligned([("nearest to an alert", "now", "limit"), *rows])
 
 
-def watch(metrics: Metrics, every_s: float, config: Path, count: int | None = None, *, name: str = "") -> int:
-    """Show the service until Ctrl-C, or `count` times: on a terminal in place, else as lines. Return 0 if it runs, else 1."""
+def watch(metrics: Metrics, every_s: float, config: Path, name: str) -> int:
+    """Show the service until Ctrl-C: on a terminal in place, else as lines. Return 0 if it runs, else 1."""
     shown = Watch(metrics, config, name)
     with contextlib.suppress(KeyboardInterrupt):
-        _in_place(shown, every_s, count) if sys.stdout.isatty() else _lines(shown, every_s, count)
+        _in_place(shown, every_s) if sys.stdout.isatty() else _lines(shown, every_s)
     return 0 if shown.document is not None and shown.document["state"] == "running" else 1
 
 
@@ -75,29 +75,22 @@ def _share(each: Mapping[str, Any]) -> float:
     return float(value / limit) if value and limit and value < limit else 0.0
 
 
-def _in_place(shown: Watch, every_s: float, count: int | None) -> None:
+def _in_place(shown: Watch, every_s: float) -> None:
     from rich.console import Console  # noqa: PLC0415 - as in service/commands/progress.py
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        for _ in _times(every_s, count):
+        while True:
             shown.look()
             live.update(Text("\n".join(map(printable, shown.screen()))), refresh=True)
+            time.sleep(every_s)
 
 
-def _lines(shown: Watch, every_s: float, count: int | None) -> None:
-    for _ in _times(every_s, count):
+def _lines(shown: Watch, every_s: float) -> None:
+    while True:
         shown.look()
         for line in shown.lines():
             say(line)
         sys.stdout.flush()
-
-
-def _times(every_s: float, count: int | None) -> Iterator[int]:
-    done = 0
-    while count is None or done < count:
-        yield done
-        done += 1
-        if count is None or done < count:
-            time.sleep(every_s)
+        time.sleep(every_s)

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from service import clock
 from service.errors import SchemaError, SetupError
 from service.micro_batch import Offsets
+from service.monitoring.home_page import Quality
 from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.quality import sample
@@ -40,7 +40,7 @@ class Checker:
     Of `term`, the first query's, it uses what stays for the process: Spark, the settings, the schema catalog and the reference.
     """
 
-    def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Page) -> None:
+    def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Quality) -> None:
         self._term, self._settings, self._expectations = term, term.settings, expectations
         self._metrics, self._page = metrics, page
         self._end: Offsets | None = None
