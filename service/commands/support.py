@@ -29,6 +29,7 @@ from service.redaction import MASK, redacted, secrets_of, stripped
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
+from service.spark import java
 
 SHOWN_OPTIONS = frozenset(
     {"security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id", "client.rack", "isolation.level"}
@@ -190,15 +191,12 @@ def tail(log: Path) -> str:
 
 def _java() -> str:
     """Return what `java -version` prints."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None:
-        return "none on the PATH"
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.run(  # noqa: S603 - the program that Spark's own scripts run
+            [java.java(), "-version"], capture_output=True, text=True, timeout=30, check=False
+        ).stderr.strip()
+    except (SetupError, OSError, subprocess.SubprocessError) as error:
         return str(error)
-    return done.stderr.strip()
 
 
 def _json(content: Any) -> str:

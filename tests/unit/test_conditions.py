@@ -3,8 +3,7 @@
 import json
 import math
 import re
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from service import clock
 from service.monitoring import alert_rules, attention, promql
 from service.monitoring.alert_rules import RULES, Rule
-from service.monitoring.board import Board
 from service.monitoring.conditions import summary
 from service.monitoring.history import History
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
 from service.monitoring.status import Status
+from tests.served import served
 
 
 class Clock:
@@ -116,25 +114,12 @@ def test_a_standby_has_no_conditions_and_says_nothing_of_the_leader(time: Clock)
     }
 
 
-@pytest.fixture
-def served() -> Iterator[Callable[[str], dict[str, Any]]]:
-    monitors = [Monitor(Metrics(), Status(name)) for name in ("one", "two")]
-    monitors[1].metrics.unreadable.set(math.inf)
-    server = Server(Board(monitors), "127.0.0.1", 0)
-
-    def get(path: str) -> dict[str, Any]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as answer:
-            document: dict[str, Any] = json.loads(answer.read(), parse_constant=pytest.fail)
-            return document
-
-    yield get
-    server.close()
-
-
-def test_conditions_are_served_for_each_pipeline_as_json(served: Callable[[str], dict[str, Any]]) -> None:
-    both = served("/conditions")["pipelines"]
+def test_conditions_are_served_for_each_pipeline_as_json() -> None:
+    with served("one", "two") as made:
+        made.monitors[1].metrics.unreadable.set(math.inf)
+        both = made.document("/conditions")["pipelines"]
+        two = made.document("/conditions?pipeline=two")
     assert [both[name]["service"] for name in ("one", "two")] == ["one", "two"]
-    two = served("/conditions?pipeline=two")
     assert [each["alert"] for each in two["conditions"]] == [each.alert for each in RULES]
     condition = of(two, "TidemarkUnreadable")
     assert condition["state"] == "firing"
@@ -143,14 +128,9 @@ def test_conditions_are_served_for_each_pipeline_as_json(served: Callable[[str],
 
 
 def test_the_page_of_several_pipelines_names_the_alerts_of_each() -> None:
-    monitors = [Monitor(Metrics(), Status(name)) for name in ("one", "two")]
-    monitors[1].metrics.unreadable.set(1)
-    server = Server(Board(monitors), "127.0.0.1", 0)
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=10) as answer:
-            one, two = re.findall(r"<tr>.*?</tr>", answer.read().decode())
-    finally:
-        server.close()
+    with served("one", "two") as made:
+        made.monitors[1].metrics.unreadable.set(1)
+        one, two = re.findall(r"<tr>.*?</tr>", made.get("/")[1])
     assert "TidemarkUnreadable" not in one
     assert "TidemarkUnreadable" in two
 

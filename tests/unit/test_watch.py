@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,42 +15,17 @@ from service import clock
 from service.cli import main
 from service.commands.watch import Watch
 from service.errors import SinkError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from tests import minimal
-from tests.reports import CUT, REPORT
+from tests.served import Served, served
 from tests.unit.test_cli import GOOD
 
 ROOT = Path(__file__).parents[2]
 
 
-class Service:
-    """The metrics and the status of a service, served as the daemon serves them."""
-
-    def __init__(self) -> None:
-        self.metrics, self.status = Metrics(), Status("plant7")
-        self.http = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
-        self.port = self.http.port
-
-    def batch(self, number: int, rows: int) -> None:
-        published = replace(REPORT, micro_batch=replace(CUT, batch=number, end={"r": {0: 10 + rows, 1: 0}}))
-        self.status.batch(published)
-        self.metrics.batch_ends(published)
-
-    def run(self) -> None:
-        self.status.term(3)
-        self.status.query_started()
-        self.metrics.query_running.set(1)
-
-
 @pytest.fixture
-def service() -> Iterator[Service]:
-    made = Service()
-    yield made
-    made.http.close()
+def service() -> Iterator[Served]:
+    with served("plant7") as made:
+        yield made
 
 
 def seen(shown: Watch) -> str:
@@ -62,7 +36,7 @@ def of(port: int) -> Watch:
     return Watch(minimal.settings(metrics={"port": port}).metrics, Path("tidemark.toml"))
 
 
-def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Service) -> None:
+def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Served) -> None:
     service.run()
     shown = of(service.port)
     for number in range(3):
@@ -96,7 +70,7 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
     assert lines[2].startswith("pending (page) TidemarkNotRunning")
 
 
-def test_counters_are_those_of_the_last_ten_minutes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_those_of_the_last_ten_minutes(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     service.run()
     service.metrics.rejects.labels("late").inc(500)
     shown = of(service.port)
@@ -111,20 +85,19 @@ def test_counters_are_those_of_the_last_ten_minutes(service: Service, monkeypatc
     assert "2: early 2" in seen(shown)
 
 
-def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Service) -> None:
+def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Served) -> None:
     shown = of(service.port)
     shown.look()
     assert "waiting, no epoch yet" in seen(shown)
-    service.http.close()
+    service.server.close()
     shown.look()
     assert f"no service answers at 127.0.0.1:{service.port}; still asking" in seen(shown)
     assert list(shown.lines()) == [f"no service answers at 127.0.0.1:{service.port}"]
 
 
-def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_path: Path) -> None:
+def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Served, tmp_path: Path) -> None:
     service.run()
-    config = tmp_path / "tidemark.toml"
-    config.write_text(GOOD + f"\n[metrics]\nport = {service.port}\n")
+    config = service.settings_file(tmp_path, GOOD)
     # A shell's background job ignores SIGINT, and so do its children.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "service.cli", "status"]
     command += ["--watch", "--every", "0.5", "--config", str(config)]
