@@ -3,7 +3,6 @@
 This module imports neither Spark nor a client, so that `tidemark status` starts fast.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,7 @@ def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
 
     `name` is that of the pipeline, where the process may have several. Ask for the status first: it says whose address this is.
     """
-    path = f"{PATH}{status.query(name)}"
-    try:
-        reply = json.loads(pages.document(metrics, path))
-    except ValueError as error:
-        raise pages.foreign(metrics) from error
-    if not isinstance(reply, dict) or "conditions" not in reply:
-        raise pages.foreign(metrics)
-    return reply
+    return pages.document(metrics, f"{PATH}{status.query(name)}", "conditions")
 
 
 def active(document: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
