@@ -1,5 +1,7 @@
 """Commands about the checkpoint: verify, show, init, reshape, switch, and skip."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,7 +10,10 @@ from service.cli.command import Config, DryRun, app, command, group, load
 from service.printing import say
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from service.checkpoint.manifest import Manifest
+    from service.settings import Settings
 
 checkpoint = group("checkpoint", app, "Look at service.checkpoint, or prepare it.", "Repair")
 
@@ -18,16 +23,10 @@ def verify(config: Config) -> int:
     """Read every file and all of the state; nothing is written."""
     from service.commands import progress, verify
     from service.errors import CheckpointError
-    from service.spark import session
 
     loaded = load(config)
-    with progress.waiting("Spark starts, to read the state"):
-        spark = session.build(loaded, master="local[*]")
-    try:
-        with progress.bar("files") as watch:
-            report = verify.verify(spark, loaded, watch)
-    finally:
-        spark.stop()
+    with _spark(loaded, "read the state") as spark, progress.bar("files") as watch:
+        report = verify.verify(spark, loaded, watch)
     for line in report.lines():
         say(line)
     return CheckpointError.status if report.damage else 0
@@ -46,15 +45,9 @@ def show(config: Config) -> None:
         _print(manifest.shown(files.Local(folder)))
         return
     from service.checkpoint import resume
-    from service.commands import progress
-    from service.spark import session
 
-    with progress.waiting("Spark starts, to read the checkpoint"):
-        spark = session.build(loaded, master="local[1]", is_brief=True)
-    try:
+    with _spark(loaded, "read the checkpoint", is_brief=True) as spark:
         _print(manifest.shown(resume.files_of(spark, loaded)))
-    finally:
-        spark.stop()
 
 
 @command(checkpoint, "init", example="tidemark checkpoint init --dry-run --config tidemark.toml")
@@ -68,16 +61,10 @@ def init(
 ) -> None:
     """Write the manifest of a checkpoint without one."""
     from service.checkpoint import resume
-    from service.commands import progress
-    from service.spark import session
 
     loaded = load(config)
-    with progress.waiting("Spark starts, to write the checkpoint"):
-        spark = session.build(loaded, master="local[*]")
-    try:
+    with _spark(loaded, "write the checkpoint") as spark:
         _print(resume.init(spark, loaded, dry=dry_run))
-    finally:
-        spark.stop()
     if remove_values:
         from service.commands import remove_values as values
 
@@ -123,6 +110,19 @@ def switch(
     from service.commands import switch
 
     switch.switch(load(config), folder, say, accept=accept)
+
+
+@contextmanager
+def _spark(settings: "Settings", why: str, *, is_brief: bool = False) -> "Iterator[SparkSession]":
+    """Start Spark, and stop it with the block. A terminal shows why the command waits."""
+    from service.commands import progress
+    from service.pipeline.command_session import started
+
+    with ExitStack() as stack:
+        with progress.waiting(f"Spark starts, to {why}"):
+            master = "local[1]" if is_brief else "local[*]"
+            spark = stack.enter_context(started(settings, master=master, is_brief=is_brief))
+        yield spark
 
 
 def _print(manifest: "Manifest") -> None:

@@ -30,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def load() -> None:
     """Import the groups of commands: each adds its commands to the application, in the order of the help text."""
-    from service.cli import first, serve, query, views, values, rejects, checkpoint, data, package  # noqa: F401, I001
+    from service.cli import first, serve, views, values, rejects, checkpoint, package  # noqa: F401, I001
 
 
 def daemon() -> None:

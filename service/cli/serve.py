@@ -89,12 +89,12 @@ def status(
     if watch:
         from service.commands import watch as terminal
 
-        return terminal.watch(metrics, every, name=name)
+        return terminal.watch(metrics, every, config, name)
     from service.commands import status as screen
 
     try:
         reply = state.asked(metrics, name)
-        conditions = attention.asked(metrics, name) if strict or not json else None
+        conditions = attention.asked(metrics, name)
     except NoServiceError as reason:
         print(f"tidemark: {reason}", file=sys.stderr)
         if not json:

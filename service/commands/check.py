@@ -35,7 +35,7 @@ from service.errors import (
 from service.kafka import clients, matching, topics
 from service.micro_batch import parse_offsets
 from service.monitoring import status
-from service.monitoring.pages import host_port
+from service.monitoring.pages import NoServiceError, host_port
 from service.printing import counted
 from service.publication import meta
 from service.redis import client as redis_client
@@ -125,7 +125,7 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind((address, port))
     except OSError as error:
-        running = status.ask_all(settings.metrics) or {}
+        running = _running(settings)
         if running.get("service") == settings.service.name:
             yield ok("metrics", f"{place} is in use by the running service")
             return
@@ -136,6 +136,13 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
         what = f"metrics.port = {port}: {place} cannot be listened on ({error.strerror})"
         raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
     yield ok("metrics", f"{place} is free" if port else f"{address}, any free port")
+
+
+def _running(settings: Settings) -> Mapping[str, Any]:
+    """Return the status of the process at [metrics], {} where no service answers."""
+    with suppress(NoServiceError):
+        return status.asked_all(settings.metrics)
+    return {}
 
 
 def _quality(settings: Settings) -> Iterator[Line]:
@@ -264,7 +271,7 @@ def _redis(settings: Settings) -> Iterator[Line]:
 
 def _is_own(settings: Settings, epoch: int) -> bool:
     """Whether the service at [metrics] is the one with these settings, and has this epoch."""
-    running = status.ask_all(settings.metrics) or {}
+    running = _running(settings)
     document = running.get("pipelines", {}).get(settings.service.name, running)
     return bool(document.get("service") == settings.service.name and document.get("epoch") == epoch)
 

@@ -329,14 +329,6 @@ def _spark_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _is_text(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _scaled(value: Any, scale: float, offset: float) -> float | None:
     number = float(value) if isinstance(value, bool | Decimal) else json_record.as_number(value)
     if number is None:

@@ -16,14 +16,13 @@ from service.admission.schema_sources import Schemas, schema_source
 from service.commands import check_input, records
 from service.errors import ReferenceDataError, SchemaError, SettingsError, SourceError
 from service.kafka import clients, scan, topics
-from service.pipeline import failure
+from service.pipeline.command_session import started
 from service.proposal.proposal import Table
 from service.quality import sample
 from service.reference import database
 from service.reference.expectations import check_columns
 from service.settings import Kafka, Reference, Settings, parse
 from service.settings.formats import TRAITS
-from service.spark import session
 
 _IDS = 5
 """Schema ids that a message names."""
@@ -209,15 +208,8 @@ def reference(request: Request) -> Table | None:
     options = request.draft().reference
     if options is None:
         return None
-    spark = session.build(request.draft(), master="local[1]", is_brief=True)
-    try:
+    with started(request.draft(), master="local[1]", is_brief=True) as spark:
         rows = database.fetch_any(spark, options)
-    except ReferenceDataError:
-        raise
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
     if not rows.num_rows:
         what = f"the reference at {database.address(options.url)} has no row"
         raise ReferenceDataError(what, remedy="Correct --query")

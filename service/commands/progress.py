@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
 
 AFTER_S = 2.0
 """A bar is shown for work that takes longer."""
-_SIGNS = "|/-\\"
-_EVERY_S = 0.2
 
 
 class Bar:
@@ -58,26 +55,13 @@ def waiting(what: str) -> Iterator[None]:
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":  # which writes control characters as they are
         yield
         return
-    done = threading.Event()
-    thread = threading.Thread(target=_wait, args=(what, done), name="tidemark-waiting", daemon=True)
-    thread.start()
-    try:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as shown:
+        shown.add_task(what, total=None)
         yield
-    finally:
-        done.set()
-        thread.join()
-
-
-def _wait(what: str, done: threading.Event) -> None:
-    began_s, turn = time.monotonic(), 0
-    while not done.wait(_EVERY_S):
-        turn += 1
-        seconds = time.monotonic() - began_s
-        sys.stderr.write(f"\r\x1b[2K{_SIGNS[turn % len(_SIGNS)]} {what} ({seconds:.0f} s)")
-        sys.stderr.flush()
-    if turn:
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
 
 
 def _progress(unit: str) -> "Progress":

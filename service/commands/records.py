@@ -28,11 +28,10 @@ _LARGEST_ARRAY = int(Input().max_array_bytes)
 
 @dataclass
 class Decoded:
-    """The decoded records, and how many of the others there are by reason. `ids` counts the schema ids."""
+    """The decoded records, and how many of the others there are by reason."""
 
     sample: list[Seen] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
-    ids: Counter[int] = field(default_factory=Counter)
 
     def refuse(self, why: str) -> None:
         self.refused[why] += 1
@@ -130,8 +129,6 @@ def _readings(value: bytes) -> list[bytes] | None:
 
 def _record(value: bytes, shape: Input, schemas: Schemas, decoded: Decoded) -> Mapping[str, Any] | None:
     found = dissect.fields(value, shape, schemas)
-    if found.schema is not None:
-        decoded.ids[found.schema] += 1
     format_ = formats.of(shape)
     if found.whole:
         return format_.proposed(found, value, schemas)

@@ -13,7 +13,8 @@ from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
 from service.micro_batch import MicroBatch
-from service.pipeline import batch_report, failure
+from service.pipeline import batch_report
+from service.pipeline.command_session import started
 from service.pipeline.outcome import Outcome
 from service.pipeline.term import Term
 from service.recompute import sources
@@ -23,7 +24,6 @@ from service.redis.link import reader
 from service.reference import snapshots
 from service.reference.folder import snapshot_folder
 from service.settings import Settings
-from service.spark import session
 from service.spark.files import Files
 
 _REQUEST = "the request to republish"
@@ -88,14 +88,9 @@ def _preview(settings: Settings, say: Callable[[str], object]) -> None:
     if holder is not None:
         say(f"{holder.decode()} holds the lease: it would republish, from its own checkpoint")
         return
-    spark = session.build(settings, master="local[*]")
-    try:
+    with started(settings) as spark:
         committed = _committed(spark, settings)
         source = sources.readable(spark, settings, committed, sources.needed_from_ms(settings, committed.watermark_ms))
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
     say(
         f"no service runs: all values would be published as of batch {committed.batch}, watermark {committed.watermark_ms}"
     )
@@ -112,8 +107,7 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
     def done(outcome: Outcome, unrecoverable: tuple[int, int]) -> None:
         say(summary(outcome, unrecoverable))
 
-    spark = session.build(settings, master="local[*]")
-    try:
+    with started(settings) as spark:
         _committed(spark, settings)
         settings = view_versions.stored(settings, Files(spark, settings.service.checkpoint))
         snapshot = None
@@ -124,7 +118,3 @@ def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None
         republisher = Republisher(Term(spark, settings, epoch, catalog, fixed_snapshot=snapshot), done)
         republisher.begin()
         republisher.everything(republisher.asked(mark(ASKED)))
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()

@@ -32,6 +32,7 @@ from service.checkpoint.shape import Shape, Switch
 from service.commands import offline, verify
 from service.daemon.lease import Lease
 from service.errors import CheckpointError, SettingsError
+from service.pipeline.command_session import started
 from service.reference.attributes import DEVICE
 from service.settings import Settings
 from service.spark import session
@@ -100,15 +101,12 @@ def forget(settings: Settings, say: Say) -> None:
 
 @contextmanager
 def _reshaping(settings: Settings, say: Say) -> Iterator["_Reshaping"]:
-    with offline.term(settings, say) as lease:
-        spark = session.build(settings, master="local[*]")
+    with offline.term(settings, say) as lease, started(settings) as spark:
         try:
             yield _Reshaping(spark, settings, lease, say)
         except OSError as error:
             what = f"{settings.service.checkpoint}: {error}"
             raise unusable(what, remedy=RESTORE) from error
-        finally:
-            spark.stop()
 
 
 class _Reshaping:

@@ -20,11 +20,11 @@ from service.errors import SettingsError
 from service.kafka import topics
 from service.kafka.offsets import edges_now
 from service.micro_batch import MicroBatch, Offsets
+from service.pipeline.command_session import started
 from service.redis import link as redis_link
 from service.rejects import delivery
 from service.rejects.delivery import UNREADABLE
 from service.settings import Kafka, Settings
-from service.spark import session
 from service.spark.files import Files, Local, local
 from service.spark.internals import offset_log
 from service.spark.internals.offset_log import Position
@@ -124,8 +124,5 @@ def _folder(settings: Settings) -> Iterator[Files | Local]:
     if path is not None:
         yield Local(path)
         return
-    spark = session.build(settings, master="local[1]", is_brief=True)
-    try:
+    with started(settings, master="local[1]", is_brief=True) as spark:
         yield Files(spark, settings.service.checkpoint)
-    finally:
-        spark.stop()

@@ -26,9 +26,7 @@ REDIS_S = 1.0
 _NAME = 12
 
 
-def lines(
-    document: Mapping[str, Any], conditions: Mapping[str, Any] | None, batches: int, config: Path
-) -> Iterator[str]:
+def lines(document: Mapping[str, Any], conditions: Mapping[str, Any], batches: int, config: Path) -> Iterator[str]:
     """Format the documents of /status and /conditions as lines, with the last `batches` batches, the newest last."""
     epoch = "no epoch yet" if document["epoch"] is None else f"epoch {document['epoch']}"
     yield f"{document['service']}: {document['state']}, {epoch}"
@@ -96,12 +94,12 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     query = f"since {_time(since)}" if since is not None else "none"
     restarts = counted(document["restarts"], "restart")
     yield "query", f"{query}, {restarts}; the process since {_time(document['started_ms'])}"
-    for name, text in (document.get("figures") or {}).items():
+    for name, text in document["figures"].items():
         if name not in {"state", "restarts", "reference"}:
             yield name, text
     if error is not None:
         yield "last error", f"{_ago(error['at_ms'])} ({_time(error['at_ms'])}) {error['code']}: {error['text']}"
-    reference = document.get("reference")
+    reference = document["reference"]
     if reference is not None:
         age = rough_seconds(1000 * reference["age_s"])
         yield "reference", f"{counted(reference['rows'], 'device')}, read {age} ago, version {reference['version']}"
@@ -109,9 +107,9 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if failure is not None:
             kept = f"the last good one stays in use since {_time(failure['at_ms'])}: {failure['reason']}: {failure['text']}"
             yield "", kept
-    for name, outlet in document.get("outlets", {}).items():
+    for name, outlet in document["outlets"].items():
         yield "outlet", f"{name} {_outlet(outlet)}"
-    checkpoint = document.get("checkpoint")
+    checkpoint = document["checkpoint"]
     if checkpoint is not None:
         yield "checkpoint", f"batch {checkpoint['batch']:,} is committed, {_written(checkpoint)}"
 
@@ -124,7 +122,7 @@ def _outlet(outlet: Mapping[str, Any]) -> str:
         parts = [f"lacks {batches} ({rough_bytes(outlet['pending_bytes'])}), the oldest for {since}"]
     if outlet["error"]:
         parts.append(f"is away: {outlet['error']}")
-    if outlet.get("refused_rows"):
+    if outlet["refused_rows"]:
         rows = counted(outlet["refused_rows"], "row")
         parts.append(f"refuses {rows}: docs/outlets.md#rows-that-an-outlet-refuses")
     return "; ".join(parts)
@@ -136,11 +134,8 @@ def _written(checkpoint: Mapping[str, Any]) -> str:
     return written if behind is None else f"{written}; the oldest snapshot of the state is {behind} batches behind"
 
 
-def _needs(conditions: Mapping[str, Any] | None, config: Path, *, is_running: bool) -> Iterator[str]:
+def _needs(conditions: Mapping[str, Any], config: Path, *, is_running: bool) -> Iterator[str]:
     """Yield what is over its limit, and the command that shows more of the first of it."""
-    if conditions is None:
-        yield "the service is of an earlier version, and does not evaluate the alert rules"
-        return
     active = attention.active(conditions)
     commands: list[str] = []
     for title, state in (("over its limit:", "firing"), ("over its limit, not for long enough yet:", "pending")):
@@ -158,7 +153,7 @@ def _needs(conditions: Mapping[str, Any] | None, config: Path, *, is_running: bo
             )
             yield from _wrapped(f"{alert['summary']}{limit}", " " * 6)
             yield from _wrapped(each["runbook"], " " * 6)
-            commands.append(each.get("command", "status --watch"))
+            commands.append(each["command"])
     if not active:
         yield "nothing is over its limit"
     if not active and not is_running:
@@ -176,7 +171,7 @@ def _table(batches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for each in batches:
             seconds = [f"{each['phases'].get(name, 0.0):.3f}" for name in phases]
             times = [_clock(each["watermark_ms"]), _clock(each["finished_ms"])]
-            rows.append([str(each["batch"]), f"{each['rows']:,}", f"{each.get('limit') or 0:,}", *seconds, *times])
+            rows.append([str(each["batch"]), f"{each['rows']:,}", f"{each['limit']:,}", *seconds, *times])
         shown = list(aligned(rows, is_right=True))
         if max(map(len, shown)) <= WIDTH - 2 or not phases:
             break

@@ -14,7 +14,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -30,22 +29,8 @@ from service.redaction import MASK, redacted, secrets_of, stripped
 from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.settings import Settings
+from service.spark import java
 
-PACKAGES = (
-    *(
-        "tidemark-service",
-        "pyspark",
-        "confluent-kafka",
-        "fastavro",
-        "redis",
-        "hiredis",
-        "pyarrow",
-        "pandas",
-        "numpy",
-        "msgpack",
-    ),
-    *("great-expectations", "pydantic", "sqlalchemy", "prometheus-client", "psutil", "typer", "rich"),
-)
 SHOWN_OPTIONS = frozenset(
     {"security.protocol", "sasl.mechanism", "sasl.mechanisms", "client.id", "client.rack", "isolation.level"}
 )
@@ -125,17 +110,13 @@ def _without_secrets(value: Any) -> Any:
 
 def versions() -> dict[str, Any]:
     """Return the versions of all that runs, and the size of the machine."""
-    packages = {}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            packages[name] = metadata.version(name)
     return {
         "python": sys.version,
         "system": platform.platform(),
         "java": _java(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "packages": packages,
+        "packages": {each.name: each.version for each in metadata.distributions()},
         "environment": sorted(name for name in os.environ if name.startswith(("TIDEMARK_", "SPARK_", "JAVA_HOME"))),
     }
 
@@ -210,15 +191,12 @@ def tail(log: Path) -> str:
 
 def _java() -> str:
     """Return what `java -version` prints."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None:
-        return "none on the PATH"
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
-    except (OSError, subprocess.SubprocessError) as error:
+        return subprocess.run(  # noqa: S603 - the program that Spark's own scripts run
+            [java.java(), "-version"], capture_output=True, text=True, timeout=30, check=False
+        ).stderr.strip()
+    except (SetupError, OSError, subprocess.SubprocessError) as error:
         return str(error)
-    return done.stderr.strip()
 
 
 def _json(content: Any) -> str:

@@ -21,13 +21,12 @@ from service.errors import CheckpointError
 from service.micro_batch import MicroBatch, Offsets
 from service.outlets import outbox, recomputed
 from service.outlets.outbox import Outbox
-from service.pipeline import failure
+from service.pipeline.command_session import started
 from service.printing import counted
 from service.recompute import republish
 from service.redis import link
 from service.rejects.fence import Fence
 from service.settings import Settings
-from service.spark import session
 from service.spark.files import Files, Local, opened
 from service.units import format_time
 
@@ -38,14 +37,9 @@ def switch(settings: Settings, folder: str, say: Callable[[str], object], *, acc
     With `accept` also if views without windows lose readings, or values that are open. Raises TidemarkError; nothing is changed
     then.
     """
-    spark = session.build(settings, master="local[*]")
-    try:
+    with started(settings) as spark:
         used, other = opened(spark, settings.service.checkpoint), opened(spark, folder)
         prepare(settings, used, other, say, accept=accept)
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
     say(
         f"set service.checkpoint = {folder!r} and start the service. {settings.service.checkpoint} stays for the way back"
     )

@@ -23,8 +23,8 @@ from service.admission.schema_sources import load_schemas
 from service.aggregation import sessions
 from service.commands import dissect, tables
 from service.commands.explain import explain
-from service.errors import TidemarkError
-from service.pipeline import builder, failure
+from service.pipeline import builder
+from service.pipeline.command_session import started
 from service.printing import counted
 from service.publication.rows import Rows, by_shard, session_rows, window_rows
 from service.quality import sample
@@ -35,7 +35,6 @@ from service.reference.attributes import Attributes
 from service.rejects.reject_log import Coordinates, Reject
 from service.row_schemas import PARTS, RUNS
 from service.settings import Settings
-from service.spark import session
 from service.units import format_time
 from state import codec
 from state.bucket import advance
@@ -112,26 +111,18 @@ def trial(settings: Settings, count: int) -> Trial:
     """
     settings = settings.with_buckets(1)
     source = sample.require_newest(settings.kafka, count, "try")
-    spark = session.build(settings, master="local[*]", is_brief=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
-            attributes = _attributes(spark, settings, Path(folder))
-            records = sources.records(spark, settings, source, sample.READ).coalesce(1)
-            schemas = load_schemas(settings)
-            names = [*_KEPT, *(["headers"] if settings.needs_headers else [])]
-            decided = readings.admit(records, settings, attributes, keep=names, schemas=schemas)
-            kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in names]
-            kept += [expansion.INDEX] if settings.has_arrays else []
-            names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
-            table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
-            fields = inputs.field_counts(records, settings, schemas)
-            return of(table, settings, attributes, fields)  # attributes are read from the folder on use
-    except TidemarkError:
-        raise
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
+    with started(settings, is_brief=True) as spark, tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
+        attributes = _attributes(spark, settings, Path(folder))
+        records = sources.records(spark, settings, source, sample.READ).coalesce(1)
+        schemas = load_schemas(settings)
+        names = [*_KEPT, *(["headers"] if settings.needs_headers else [])]
+        decided = readings.admit(records, settings, attributes, keep=names, schemas=schemas)
+        kept = [_only_rejected(name) if name in {"key", "value"} else readings.KEPT + name for name in names]
+        kept += [expansion.INDEX] if settings.has_arrays else []
+        names = [name for name in decided.columns if not name.startswith(readings.KEPT)]
+        table = decided.select(*(f"`{name}`" for name in names), *kept).toArrow()
+        fields = inputs.field_counts(records, settings, schemas)
+        return of(table, settings, attributes, fields)  # attributes are read from the folder on use
 
 
 def of(table: pa.Table, settings: Settings, attributes: Attributes | None, fields: Sequence[FieldCount] = ()) -> Trial:

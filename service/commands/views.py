@@ -47,8 +47,8 @@ def add(path: Path, text: str) -> str:
         if view["name"] in names:
             msg = f"{path}: there is a view {view['name']!r}"
             raise SettingsError(msg, remedy="`tidemark views change` replaces it")
-    before = configuration.read(path)
-    after = f"{before.rstrip()}\n\n{_block(text)}\n"
+    block = text.strip("\n").rstrip()
+    after = f"{configuration.read(path).rstrip()}\n\n{block}\n"
     return _checked(path, after, {**settings, "views": [*settings.get("views", ()), *more]})
 
 
@@ -222,10 +222,6 @@ def _blocks(path: Path, lines: Sequence[str], views: Sequence[Document]) -> list
         msg = f"{path}: its views are not all tables that begin with [[views]]"
         raise SettingsError(msg, remedy=_BY_HAND)
     return blocks
-
-
-def _block(text: str) -> str:
-    return text.strip("\n").rstrip()
 
 
 def _checked(path: Path, text: str, expected: Document) -> str:

@@ -1,18 +1,17 @@
-"""`tidemark status --watch`: the running service in a terminal: state, rates, lag, phases, rejects, and what needs attention."""
+"""`tidemark status --watch`: the screen of `tidemark status` until Ctrl-C, with the conditions nearest to their limits."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from service.commands import status as screen
 from service.monitoring import attention, status
 from service.monitoring.pages import NoServiceError
-from service.printing import printable, say
+from service.printing import aligned, printable, say
 from service.settings import Metrics
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 SHOWN = 6
 """Conditions that are inactive: those nearest to their limits."""
@@ -21,11 +20,11 @@ SHOWN = 6
 class Watch:
     """What was seen of one service."""
 
-    def __init__(self, metrics: Metrics, name: str = "") -> None:
-        """`name` is that of the pipeline, where the process may have several."""
-        self._metrics, self._name = metrics, name
+    def __init__(self, metrics: Metrics, config: Path, name: str = "") -> None:
+        """`name` is that of the pipeline, where the process may have several. Commands on the screen name `config`."""
+        self._metrics, self._config, self._name = metrics, config, name
         self.document: dict[str, Any] | None = None
-        self.conditions: dict[str, Any] | None = None
+        self.conditions: dict[str, Any] = {}
         self.away = ""
         """Why `document` is None."""
 
@@ -37,64 +36,37 @@ class Watch:
         except NoServiceError as reason:
             self.document, self.away = None, str(reason)
 
+    def lines(self) -> Iterator[str]:
+        """Yield what is seen for a file: a line of figures, then a line for each alert."""
+        if self.document is None:
+            yield self.away
+            return
+        yield "; ".join(f"{name} {value}" for name, value in self.document["figures"].items())
+        if attention.active(self.conditions):
+            yield from attention.lines(self.conditions)
 
-def watch(metrics: Metrics, every_s: float, count: int | None = None, *, name: str = "") -> int:
-    """Show the service until Ctrl-C, or `count` times: on a terminal in place, else as lines. Return 0 if it runs, else 1."""
-    shown = Watch(metrics, name)
+    def screen(self) -> Iterator[str]:
+        """Yield what is seen for a terminal."""
+        if self.document is None:
+            yield f"{self.away}; still asking"
+            return
+        yield from screen.lines(self.document, self.conditions, 0, self._config)
+        near = [each for each in self.conditions["conditions"] if each["state"] == "inactive" and _share(each) > 0]
+        rows = [
+            (each["alert"], attention.amount(each, each["value"]), attention.amount(each, each["limit"]))
+            for each in sorted(near, key=_share, reverse=True)[:SHOWN]
+        ]
+        if rows:
+            yield ""
+            yield from aligned([("nearest to an alert", "now", "limit"), *rows])
+
+
+def watch(metrics: Metrics, every_s: float, config: Path, name: str) -> int:
+    """Show the service until Ctrl-C: on a terminal in place, else as lines. Return 0 if it runs, else 1."""
+    shown = Watch(metrics, config, name)
     with contextlib.suppress(KeyboardInterrupt):
-        _in_place(shown, every_s, count) if sys.stdout.isatty() else _lines(shown, every_s, count)
+        _in_place(shown, every_s) if sys.stdout.isatty() else _lines(shown, every_s)
     return 0 if shown.document is not None and shown.document["state"] == "running" else 1
-
-
-def lines(shown: Watch) -> Iterator[str]:
-    """Yield what is seen as lines: the figures, then what needs attention."""
-    if shown.document is None:
-        yield shown.away
-        return
-    yield "; ".join(f"{name} {value}" for name, value in _figures(shown.document).items())
-    if attention.active(shown.conditions):
-        yield from attention.lines(shown.conditions)
-
-
-def panel(shown: Watch) -> "RenderableType":
-    """Return what is seen for a terminal."""
-    from rich.console import Group  # noqa: PLC0415 - as in service/commands/progress.py
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    if shown.document is None:
-        return Text(f"{shown.away}; still asking", style="bold red")
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in _figures(shown.document).items():
-        table.add_row(Text(name, style="bold"), Text(printable(value)))
-    error = shown.document["last_error"]
-    if error is not None:
-        table.add_row(Text("last error", style="bold red"), Text(printable(f"{error['code']}: {error['text']}")))
-    styles = {"firing": "bold red", "pending": "yellow"}
-    needs = [
-        Text(printable(line), style=styles.get(line.partition(" ")[0], "dim"))
-        for line in attention.lines(shown.conditions)
-    ]
-    near = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("nearest to an alert", "now", "limit"):
-        near.add_column(name, justify="left" if name.startswith("nearest") else "right")
-    rows = sorted((shown.conditions or {"conditions": ()})["conditions"], key=_share, reverse=True)
-    for each in [row for row in rows if row["state"] == "inactive" and _share(row) > 0][:SHOWN]:
-        near.add_row(each["alert"], attention.amount(each, each["value"]), attention.amount(each, each["limit"]))
-    name = printable(str(shown.document["service"]))
-    return Group(
-        Text(f"{name}: counters of the last ten minutes; Ctrl-C ends", style="dim"),
-        table,
-        Text(),
-        *needs,
-        Text(),
-        near,
-    )
-
-
-def _figures(document: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the figures; of a service of an earlier version the state alone."""
-    return document.get("figures") or {"state": document["state"]}
 
 
 def _share(each: Mapping[str, Any]) -> float:
@@ -103,28 +75,22 @@ def _share(each: Mapping[str, Any]) -> float:
     return float(value / limit) if value and limit and value < limit else 0.0
 
 
-def _in_place(shown: Watch, every_s: float, count: int | None) -> None:
-    from rich.console import Console  # noqa: PLC0415
+def _in_place(shown: Watch, every_s: float) -> None:
+    from rich.console import Console  # noqa: PLC0415 - as in service/commands/progress.py
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        for _ in _times(every_s, count):
+        while True:
             shown.look()
-            live.update(panel(shown), refresh=True)
+            live.update(Text("\n".join(map(printable, shown.screen()))), refresh=True)
+            time.sleep(every_s)
 
 
-def _lines(shown: Watch, every_s: float, count: int | None) -> None:
-    for _ in _times(every_s, count):
+def _lines(shown: Watch, every_s: float) -> None:
+    while True:
         shown.look()
-        for line in lines(shown):
+        for line in shown.lines():
             say(line)
         sys.stdout.flush()
-
-
-def _times(every_s: float, count: int | None) -> Iterator[int]:
-    done = 0
-    while count is None or done < count:
-        yield done
-        done += 1
-        if count is None or done < count:
-            time.sleep(every_s)
+        time.sleep(every_s)

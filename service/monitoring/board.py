@@ -6,7 +6,6 @@ of several    /metrics has the label `pipeline`, /status has the documents of al
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -51,21 +50,6 @@ class Board:
         for each in (monitor.metrics.registry, self._process):
             registry.register(each)  # a registry collects as a collector does
         return registry
-
-    def document(self) -> dict[str, Any]:
-        """Return the document of /status of several."""
-        return {
-            "pipelines": {each.name: each.document() for each in self.monitors},
-            "control": self.control,
-        }
-
-    def conditions(self) -> dict[str, Any]:
-        """Return the document of /conditions of several."""
-        return {"pipelines": {each.name: each.conditions.document() for each in self.monitors}}
-
-    def course(self) -> dict[str, Any]:
-        """Return the document of /history of several."""
-        return {"pipelines": {each.name: each.course() for each in self.monitors}}
 
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not: all pipelines that run are stuck."""

@@ -230,7 +230,7 @@ def _since(former: _Active | None, now_s: float) -> tuple[float, int]:
 
 def _nearest(expression: Expression, history: History) -> tuple[float, float]:
     """Return the two sides of the comparison that decides, of the element that is nearest to its limit; NaN without one."""
-    while isinstance(expression, Operation) and expression.sign in {"and", "unless", "or"}:
+    while isinstance(expression, Operation) and expression.sign == "and":
         expression = expression.left
     pairs = [(a, b) for _, a, b in expression.pairs(history)] if isinstance(expression, Operation) else []
     known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from service import clock
+from service.monitoring import promql
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -108,8 +109,8 @@ class _Ring:
             (counts.records - before.records) / passed_s,
             now.lag,
             now.lag_age_s,
-            quantile(0.5, latency),
-            quantile(0.99, latency),
+            promql.quantile(0.5, latency),
+            promql.quantile(0.99, latency),
             batch_s,
             now.delay_s,
         ]
@@ -158,8 +159,8 @@ class Course:
                 "columns": COLUMNS,
                 "recent": {
                     "since_ms": first.at_ms,
-                    "p50_s": _rounded(quantile(0.5, latency)),
-                    "p99_s": _rounded(quantile(0.99, latency)),
+                    "p50_s": _rounded(promql.quantile(0.5, latency)),
+                    "p99_s": _rounded(promql.quantile(0.99, latency)),
                     "records": round(last.records - first.records),
                     "rejects": {name: round(n) for name, n in _gained(last.rejects, first.rejects).items()},
                 },
@@ -178,21 +179,6 @@ class Course:
                 self.marks.add("views", f"A change of the views is {result}")
         if "reference" in former and changes.get("reference", former["reference"]) != former["reference"]:
             self.marks.add("reference", f"The reference has version {changes['reference']}")
-
-
-def quantile(share: float, cumulative: Mapping[float, float]) -> float:
-    """Return a quantile of a histogram by upper bound, as Prometheus computes it; NaN without an observation."""
-    bounds = sorted(cumulative)
-    total = cumulative[bounds[-1]] if bounds else 0.0
-    if total <= 0:
-        return math.nan
-    lower, below = 0.0, 0.0
-    for bound in bounds:
-        count = cumulative[bound]
-        if count >= share * total:
-            return lower if math.isinf(bound) else lower + (bound - lower) * (share * total - below) / (count - below)
-        lower, below = bound, count
-    return lower
 
 
 def _read(families: "Iterable[Metric]") -> tuple[_Counts, _Gauges, dict[str, Any]]:

@@ -48,7 +48,7 @@ def figures(document: Mapping[str, Any], history: History) -> list[tuple[str, st
         rows.append(("latency", f"p50 {p50}, p99 {p99} from the broker's time to Redis, last 10 min"))
     rejected = rejects({labels[0][1]: value for labels, value in now["rejects"].items()})
     rows.append(("rejects", f"{rejected}, last 10 min"))
-    reference = document.get("reference")
+    reference = document["reference"]
     if reference is not None:
         age = rough_seconds(1000 * int(reference["age_s"]))
         rows.append(("reference", f"{reference['rows']:,} devices, read {age} ago"))

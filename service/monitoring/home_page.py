@@ -1,7 +1,8 @@
-"""The pages of HTML at / and, without expectations, at /quality. They have no script and load nothing."""
+"""The pages of HTML at / and /quality. Those of the service itself have no script and load nothing."""
 
 from collections.abc import Iterable, Mapping
 from html import escape
+from http import HTTPStatus
 from typing import Any
 
 from service import clock
@@ -9,6 +10,7 @@ from service.monitoring import attention
 
 TYPE = "text/html; charset=utf-8"
 REFRESH_S = 5
+NONE_YET = "No sample has been checked yet: the first one is, after the first batch\n"
 PLACES = (
     ("/status", "the state and the last 50 batches, as JSON"),
     ("/conditions", "the alert rules as this process evaluates them, as JSON"),
@@ -23,6 +25,31 @@ _STYLE = (
     "table{border-collapse:collapse}th,td{text-align:left;vertical-align:top;padding:.2rem 1rem .2rem 0}th{font-weight:600}"
     ".bad{color:#b3261e;font-weight:600}@media(prefers-color-scheme:dark){.bad{color:#ff8a80}}code,pre{font-size:.9em}"
 )
+
+
+class Quality:
+    """The page at /quality: Great Expectations' report on the last sample; its methods may be called from any thread."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self._html = b""
+        self._instead = NONE_YET
+        self._is_on = is_on
+
+    def show(self, html: bytes) -> None:
+        """Serve this report."""
+        self._html = html
+
+    def failed(self, why: str) -> None:
+        """Note that a check failed. The previous report stays; without one the page gives the reason."""
+        self._instead = f"No sample could be checked yet: {why}\n"
+
+    def answer(self) -> tuple[HTTPStatus, bytes, str]:
+        """Return the HTTP status, the body and its content type."""
+        if self._html:
+            return HTTPStatus.OK, self._html, TYPE
+        if not self._is_on:
+            return HTTPStatus.NOT_FOUND, _no_quality(), TYPE
+        return HTTPStatus.SERVICE_UNAVAILABLE, self._instead.encode(), "text/plain; charset=utf-8"
 
 
 def home(document: Mapping[str, Any], conditions: Mapping[str, Any], reason: str, query: str = "") -> bytes:
@@ -68,7 +95,7 @@ def several(path: str, pipelines: Iterable[tuple[str, str, str]]) -> bytes:
     return page("Pipelines", ["<h1>Pipelines</h1>", _rows(rows)], refresh_s=REFRESH_S)
 
 
-def no_quality() -> bytes:
+def _no_quality() -> bytes:
     """Return the page at /quality of a service without [quality] expectations."""
     parts = [
         "<h1>No expectations of the readings are set</h1>",

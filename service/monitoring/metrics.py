@@ -19,13 +19,9 @@ from prometheus_client.registry import Collector
 from service import clock
 from service.admission import readings
 from service.admission.schema_catalog import LOOK_UPS
-from service.monitoring.event_time_metrics import EventTime
-from service.monitoring.outlet_metrics import Outlets
-from service.monitoring.quality_metrics import Quality
+from service.monitoring.part_metrics import EventTime, Outlets, Quality, Schedule, Views
 from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
-from service.monitoring.schedule import Schedule
 from service.monitoring.series import Series
-from service.monitoring.view_metrics import Views
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.pipeline.term import TermMetrics

@@ -8,8 +8,8 @@ from prometheus_client.core import Metric
 
 from service.errors import TidemarkError
 from service.monitoring.conditions import Conditions
+from service.monitoring.home_page import Quality
 from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
 from service.monitoring.resource_metrics import ProcessMetrics
 from service.monitoring.status import Status
 from service.settings import Settings
@@ -24,7 +24,7 @@ class Monitor:
 
     metrics: Metrics
     status: Status
-    page: Page = field(default_factory=lambda: Page(is_on=False))
+    page: Quality = field(default_factory=lambda: Quality(is_on=False))
     conditions: Conditions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Monitor:
         metrics.limits(settings)
         status.outlets(metrics.outlets.document)
         status.inputs(_inputs(settings))
-        return cls(metrics, status, Page(is_on=settings.quality.expectations is not None))
+        return cls(metrics, status, Quality(is_on=settings.quality.expectations is not None))
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ at its own loopback address. This module imports neither Spark nor a client, so 
 """
 
 import http.client
+import json
 import urllib.error
 import urllib.request
 from http import HTTPStatus
@@ -50,16 +51,20 @@ def fetch(metrics: "Metrics", path: str) -> tuple[int, bytes]:
         raise absent(metrics) from error
 
 
-def document(metrics: "Metrics", path: str) -> bytes:
-    """Return the body of a page that every service has. Raises NoServiceError, also for another status than 200."""
+def document(metrics: "Metrics", path: str, *keys: str) -> dict[str, Any]:
+    """Return the JSON object of a page, which has one of the keys. Raises NoServiceError, also for another status than 200."""
     status, body = fetch(metrics, path)
     text = body[:1_000].decode("utf-8", "replace").strip()
     if status == HTTPStatus.NOT_FOUND and text.startswith(NO_PIPELINE):
         msg = f"{address(metrics)} answers: {text}"
         raise NoServiceError(msg)
-    if status != HTTPStatus.OK:
+    try:
+        reply = json.loads(body) if status == HTTPStatus.OK else None
+    except ValueError as error:
+        raise foreign(metrics) from error
+    if not isinstance(reply, dict) or reply.keys().isdisjoint(keys):
         raise foreign(metrics)
-    return body
+    return reply
 
 
 def absent(metrics: "Metrics") -> NoServiceError:

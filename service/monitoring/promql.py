@@ -20,29 +20,20 @@ Vector: TypeAlias = dict[Labels, float]
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _TOKEN = re.compile(
-    r'\s*(?:(?P<number>\d+\.?\d*)|(?P<word>\w+)|(?P<text>"[^"]*")|\[(?P<range>\w+)\]|(?P<sign>[<>=!]=|=~|[-+*/<>=(){},]))'
+    r'\s*(?:(?P<number>\d+\.?\d*)|(?P<word>\w+)|(?P<text>"[^"]*")|\[(?P<range>\w+)\]|(?P<sign>[<>=!]=|=~|[*<>=(){},]))'
 )
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
     "<": operator.lt,
-    "<=": operator.le,
     "==": operator.eq,
-    "!=": operator.ne,
 }
-_ARITHMETIC: Mapping[str, Callable[[float, float], float]] = {
-    "*": operator.mul,
-    "+": operator.add,
-    "-": operator.sub,
-}
-_SETS = ("and", "unless", "or")
-_LEVELS = (("or",), ("and", "unless"), tuple(_COMPARISONS), ("+", "-"), ("*",))
+_LEVELS = (("and",), tuple(_COMPARISONS), ("*",))
 """Operators by precedence, the weakest first."""
 _AGGREGATES: Mapping[str, Callable[[list[float]], float]] = {
     "sum": math.fsum,
     "max": max,
     "min": min,
-    "count": lambda values: float(len(values)),
 }
 
 
@@ -117,16 +108,15 @@ class Quantile:
     of: "Expression"
 
     def vector(self, history: History) -> Vector | float:
-        buckets: dict[Labels, list[Point]] = {}
+        buckets: dict[Labels, dict[float, float]] = {}
         for labels, count in vector(self.of, history).items():
-            bound = float(dict(labels)["le"])
-            buckets.setdefault(_without(labels, "le"), []).append((bound, count))
-        return {labels: _quantile(self.share, sorted(counts)) for labels, counts in buckets.items()}
+            buckets.setdefault(_without(labels, "le"), {})[float(dict(labels)["le"])] = count
+        return {labels: quantile(self.share, counts) for labels, counts in buckets.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """sum, max, min or count by labels."""
+    """sum, max or min by labels."""
 
     name: str
     by: tuple[str, ...]
@@ -150,13 +140,11 @@ class Operation:
 
     def vector(self, history: History) -> Vector | float:
         left, right = self.left.vector(history), self.right.vector(history)
-        if self.sign in _SETS:
-            return self._set(_as_vector(left), _as_vector(right))
-        if self.sign in _ARITHMETIC:
-            function = _ARITHMETIC[self.sign]
-            if isinstance(left, float) and isinstance(right, float):
-                return function(left, right)
-            return {labels: function(a, b) for labels, a, b in self._pairs(left, right)}
+        if self.sign == "and":
+            keys = {self._key(labels) for labels in _as_vector(right)}
+            return {labels: value for labels, value in _as_vector(left).items() if self._key(labels) in keys}
+        if self.sign == "*":
+            return {labels: a * b for labels, a, b in self._pairs(left, right)}
         compare = _COMPARISONS[self.sign]
         return {labels: a for labels, a, b in self._pairs(left, right) if compare(a, b)}
 
@@ -172,13 +160,6 @@ class Operation:
         else:
             others = {self._key(labels): b for labels, b in right.items()}
             yield from ((labels, a, others[key]) for labels, a in left.items() if (key := self._key(labels)) in others)
-
-    def _set(self, left: Vector, right: Vector) -> Vector:
-        keys = {self._key(labels) for labels in right}
-        if self.sign == "or":
-            known = {self._key(labels) for labels in left}
-            return left | {labels: value for labels, value in right.items() if self._key(labels) not in known}
-        return {labels: value for labels, value in left.items() if (self._key(labels) in keys) == (self.sign == "and")}
 
     def _key(self, labels: Labels) -> Labels:
         return labels if self.on is None else _only(labels, self.on)
@@ -357,11 +338,11 @@ _OVER_TIME: Mapping[str, Callable[[list[Point], float, float], float | None]] = 
 }
 
 
-def _quantile(share: float, counts: list[Point]) -> float:
+def quantile(share: float, counts: Mapping[float, float]) -> float:
     """Return the quantile of cumulative counts by upper bound, interpolated inside its bucket; NaN of none."""
-    total = counts[-1][1]
+    total = max(counts.values(), default=0.0)
     below_bound = below = 0.0
-    for bound, count in counts if total > 0 else ():
+    for bound, count in sorted(counts.items()) if total > 0 else ():
         if count >= share * total:
             if math.isinf(bound):
                 return below_bound

@@ -10,7 +10,7 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -226,18 +226,22 @@ def _pages(board: Board) -> "WSGIApplication":
     return answer
 
 
-def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:  # noqa: PLR0911 - one for each page
+_DOCUMENTS: Mapping[str, Callable[[Monitor], Mapping[str, Any]]] = {
+    "/status": lambda monitor: monitor.document(),
+    attention.PATH: lambda monitor: monitor.conditions.document(),
+    course.PATH: lambda monitor: monitor.course(),
+}
+"""The pages in JSON."""
+
+
+def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:
     metrics = monitor.metrics
     if path == "/healthz":
         return _state("healthy", metrics.unhealthy(), {})
     if path == "/readyz":
         return _state("ready", metrics.unready(), metrics.notes)
-    if path == "/status":
-        return _json(HTTPStatus.OK, monitor.document())
-    if path == attention.PATH:
-        return _json(HTTPStatus.OK, monitor.conditions.document())
-    if path == course.PATH:
-        return _json(HTTPStatus.OK, monitor.course())
+    if path in _DOCUMENTS:
+        return _json(HTTPStatus.OK, _DOCUMENTS[path](monitor))
     if path == "/quality":
         return monitor.page.answer()
     if path == "/":
@@ -247,17 +251,16 @@ def _of_one(board: Board, monitor: Monitor, path: str) -> Answer:  # noqa: PLR09
     return _no_page()
 
 
-def _of_all(board: Board, path: str) -> Answer:  # noqa: PLR0911 - one for each page
+def _of_all(board: Board, path: str) -> Answer:
     if path == "/healthz":
         return _state("healthy", board.unhealthy(), {})
     if path == "/readyz":
         return _state("ready", board.unready(), board.notes())
-    if path == "/status":
-        return _json(HTTPStatus.OK, board.document())
-    if path == attention.PATH:
-        return _json(HTTPStatus.OK, board.conditions())
-    if path == course.PATH:
-        return _json(HTTPStatus.OK, board.course())
+    if path in _DOCUMENTS:
+        more = {"control": board.control} if path == "/status" else {}
+        return _json(
+            HTTPStatus.OK, {"pipelines": {each.name: _DOCUMENTS[path](each) for each in board.monitors}, **more}
+        )
     if path in {"/", "/quality"}:
         states = [(each.name, each.status.state, _troubles(each)) for each in board.monitors]
         return HTTPStatus.OK, home_page.several(path, states), home_page.TYPE

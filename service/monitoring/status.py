@@ -11,9 +11,9 @@
 This module imports neither Spark nor a client, so that `tidemark status` starts fast.
 """
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
@@ -191,7 +191,7 @@ def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
 
     `name` is that of the pipeline, where the process may have several; a process of one answers whatever the name.
     """
-    return _asked(metrics, query(name), {"batches"})
+    return pages.document(metrics, f"/status{query(name)}", "batches")
 
 
 def asked_all(metrics: "Metrics") -> dict[str, Any]:
@@ -199,39 +199,19 @@ def asked_all(metrics: "Metrics") -> dict[str, Any]:
 
     Raises NoServiceError.
     """
-    return _asked(metrics, "", {"batches", "pipelines"})
+    return pages.document(metrics, "/status", "batches", "pipelines")
 
 
 def ask(metrics: "Metrics", name: str = "") -> dict[str, Any] | None:
     """`asked`, but None when no Tidemark service answers."""
-    try:
+    with suppress(NoServiceError):
         return asked(metrics, name)
-    except NoServiceError:
-        return None
-
-
-def ask_all(metrics: "Metrics") -> dict[str, Any] | None:
-    """`asked_all`, but None when no Tidemark service answers."""
-    try:
-        return asked_all(metrics)
-    except NoServiceError:
-        return None
+    return None
 
 
 def query(name: str) -> str:
     """Return what chooses a pipeline in the URL of a page."""
     return f"?pipeline={quote(name)}" if name else ""
-
-
-def _asked(metrics: "Metrics", query: str, keys: set[str]) -> dict[str, Any]:
-    """Return the document if it has one of the keys, which every service's document has."""
-    try:
-        reply = json.loads(pages.document(metrics, f"/status{query}"))
-    except ValueError as error:
-        raise pages.foreign(metrics) from error
-    if not isinstance(reply, dict) or not keys & reply.keys():
-        raise pages.foreign(metrics)
-    return reply
 
 
 def _offsets(offsets: "Offsets") -> dict[str, dict[str, int]]:

@@ -22,8 +22,8 @@ import pyarrow.compute as pc
 from service import clock
 from service.errors import SchemaError, SetupError
 from service.micro_batch import Offsets
+from service.monitoring.home_page import Quality
 from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
 from service.pipeline.side_job import SideJob
 from service.pipeline.term import Term
 from service.quality import sample
@@ -40,7 +40,7 @@ class Checker(SideJob):
     Of `term`, the first query's, it uses what stays for the process: Spark, the settings, the schema catalog and the reference.
     """
 
-    def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Page) -> None:
+    def __init__(self, term: Term, expectations: Path, metrics: Metrics, page: Quality) -> None:
         every_s = term.settings.quality.every_ms / 1000
         # Also after a failure the next check waits for its time: each costs seconds of a processor.
         super().__init__(term.spark, "tidemark-quality", every_s, again_s=every_s)

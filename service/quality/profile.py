@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from service.errors import SchemaError, TidemarkError
-from service.pipeline import failure
+from service.errors import SchemaError
+from service.pipeline.command_session import started
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
 from service.quality.suite import (
@@ -38,15 +38,13 @@ from service.quality.suite import (
     less,
     pattern,
     require_place,
-    shown,
+    save,
     up,
     wider,
-    write,
 )
 from service.reference import lookup, snapshots
 from service.reference.attributes import Attributes
 from service.settings import Settings
-from service.spark import session
 
 NAME = "readings.expectations.json"
 WIDER = 0.2
@@ -74,21 +72,10 @@ def profile(settings: Settings, out: Path, count: int, say: Callable[[str], obje
     """
     require_place(out, replace=replace)
     source = sample.require_newest(settings.kafka, count, "draw expectations from")
-    spark = session.build(settings, master="local[*]")
-    try:
-        with tempfile.TemporaryDirectory(prefix="tidemark-profile-") as folder:
-            table = sample.read(spark, settings, source, _attributes(spark, settings, Path(folder)))
-    except TidemarkError:
-        raise
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
+    with started(settings) as spark, tempfile.TemporaryDirectory(prefix="tidemark-profile-") as folder:
+        table = sample.read(spark, settings, source, _attributes(spark, settings, Path(folder)))
     suite = draw(table, list(settings.measures), settings.quality.sample)
-    write(out, suite, replace=replace)
-    for line in shown(suite):
-        say(line)
-    say(f"drawn from {table.num_rows} records, written to {out}")
+    save(out, suite, f"{table.num_rows} records", say, replace=replace)
 
 
 def draw(table: pa.Table, measures: Sequence[str], piece: int) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.errors import ReferenceDataError, SettingsError, TidemarkError
-from service.pipeline import failure
-from service.quality.suite import LESS_THERE, MOSTLY, Item, item, less, pattern, require_place, shown, write
+from service.errors import ReferenceDataError, SettingsError
+from service.pipeline.command_session import started
+from service.quality.suite import LESS_THERE, MOSTLY, Item, item, less, pattern, require_place, save
 from service.reference import database
 from service.reference.expectations import broken_invariants
 from service.settings import Reference, Settings
-from service.spark import session
 
 NAME = "reference.expectations.json"
 FEWEST_ROWS = 0.5
@@ -50,20 +49,9 @@ def profile(settings: Settings, out: Path, say: Callable[[str], object], *, repl
         what = "there is no [reference] in the settings"
         raise SettingsError(what, remedy="Add one, or draw expectations of the readings without --reference")
     require_place(out, replace=replace)
-    spark = session.build(settings, master="local[1]", is_brief=True)
-    try:
+    with started(settings, master="local[1]", is_brief=True) as spark:
         table = database.fetch(spark, reference)
-    except TidemarkError:
-        raise
-    except Exception as error:  # Spark's and py4j's get a name
-        raise failure.classify(error) from error
-    finally:
-        spark.stop()
-    suite = draw(table, reference)
-    write(out, suite, replace=replace)
-    for line in shown(suite):
-        say(line)
-    say(f"drawn from {table.num_rows} rows, written to {out}")
+    save(out, draw(table, reference), f"{table.num_rows} rows", say, replace=replace)
 
 
 def draw(table: pa.Table, reference: Reference) -> dict[str, Any]:

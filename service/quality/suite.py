@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ def require_place(out: Path, *, replace: bool) -> None:
     if not os.access(out.parent, os.W_OK):
         what = f"{out}: there is no folder {out.parent} that can be written"
         raise SetupError(what, remedy="Make it, or name another file with --out")
+
+
+def save(out: Path, suite: Mapping[str, Any], drawn_from: str, say: Callable[[str], object], *, replace: bool) -> None:
+    """Write the suite, and print its expectations. Raises SetupError."""
+    write(out, suite, replace=replace)
+    for line in shown(suite):
+        say(line)
+    say(f"drawn from {drawn_from}, written to {out}")
 
 
 def write(out: Path, suite: Mapping[str, Any], *, replace: bool) -> None:

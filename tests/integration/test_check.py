@@ -18,14 +18,10 @@ from service.commands.check import Line, checks
 from service.daemon import process
 from service.daemon.process import Plan
 from service.errors import SinkRefusedError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from service.publication.meta import CONTRACT
 from service.redis.keys import shards
 from service.settings import Settings, parse
+from tests.served import served
 
 pytestmark = pytest.mark.integration
 
@@ -219,11 +215,9 @@ def test_what_works_but_is_risky_is_a_warning(world: World, redis_server: Redis)
 def test_a_running_service_with_these_settings_is_recognised(world: World) -> None:
     world.redis.set(f"{world.topic}:lease", "host-2:7:1:x", px=60_000)
     world.redis.set(f"{world.topic}:epoch", 3)
-    running = Status(world.document["service"].get("name", "tidemark"))
-    running.term(3)
-    server = Server(Board([Monitor(Metrics(), running)]), "127.0.0.1", 0)
-    try:
-        options = parse(world.document | {"metrics": {"port": server.port}})
+    with served(world.document["service"].get("name", "tidemark")) as running:
+        running.status.term(3)
+        options = parse(world.document | {"metrics": {"port": running.port}})
         found: list[Line] = []
         check._shard(options, shards(options.redis)[0], found.append)
         assert [(line.status, line.name) for line in found] == [("ok", "redis lease")]
@@ -231,8 +225,6 @@ def test_a_running_service_with_these_settings_is_recognised(world: World) -> No
         world.redis.set(f"{world.topic}:epoch", 4)
         check._shard(options, shards(options.redis)[0], found.append)
         assert found[1].status == "warn", "another epoch: another service"
-    finally:
-        server.close()
         world.redis.delete(f"{world.topic}:lease", f"{world.topic}:epoch")
 
 

@@ -16,11 +16,8 @@ from service.cli.output import report
 from service.commands import dashboard, devices
 from service.commands.finding import failed
 from service.errors import SettingsError, SetupError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import State, Status
+from service.monitoring.status import State
+from tests.served import served
 
 GOOD = """
 [service]
@@ -173,18 +170,13 @@ def test_dashboard_without_its_package_says_how_to_get_it(
 def test_status_ends_with_0_when_the_query_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: State, exits: int
 ) -> None:
-    status = Status("tidemark")
-    status.becomes(state)
-    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
-    try:
-        path = tmp_path / "tidemark.toml"
-        path.write_text(f"{GOOD}[metrics]\nport = {server.port}\n")
+    with served() as service:
+        service.status.becomes(state)
+        path = service.settings_file(tmp_path, GOOD)
         assert main(["status", "--config", str(path)]) == exits
         assert capsys.readouterr().out.startswith(f"tidemark: {state}, no epoch yet\n")
         assert main(["status", "--config", str(path), "--json"]) == exits
         assert json.loads(capsys.readouterr().out)["state"] == state
-    finally:
-        server.close()
 
 
 @pytest.mark.parametrize(
@@ -221,23 +213,7 @@ def test_a_profile_goes_into_the_folder_of_the_settings_from_any_working_directo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "away").mkdir()
-    (tmp_path / "tidemark.toml").write_text(
-        """
-        [service]
-        checkpoint = "checkpoint"
-        [kafka]
-        bootstrap = "localhost:1"
-        topics = ["readings"]
-        [input]
-        format = "json"
-        measures = {temperature = "temperature"}
-        [[views]]
-        name = "all"
-        window = "1 m"
-        [redis]
-        url = "redis://localhost"
-        """
-    )
+    (tmp_path / "tidemark.toml").write_text(GOOD)
     monkeypatch.chdir(tmp_path / "away")
     (tmp_path / "readings.expectations.json").touch()
     assert main(["profile", "--config", "../tidemark.toml"]) == SettingsError.status

@@ -2,7 +2,6 @@
 
 import json
 import math
-import urllib.request
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -12,13 +11,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from service import clock
 from service.errors import SinkError
 from service.monitoring import course
-from service.monitoring.board import Board
-from service.monitoring.course import COLUMNS, Course, Marks, quantile
+from service.monitoring.course import COLUMNS, Course, Marks
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
+from service.monitoring.promql import quantile
 from service.monitoring.status import Status
 from tests.reports import REPORT
+from tests.served import served
 
 
 class Time:
@@ -180,16 +179,10 @@ def test_changes_of_the_views_and_of_the_reference_are_marked(time: Time) -> Non
 
 
 def test_the_document_is_served_with_the_batches_of_the_service(time: Time) -> None:
-    metrics, status = Metrics(), Status("plant")
-    monitor = Monitor(metrics, status)
-    server = Server(Board([monitor]), "127.0.0.1", 0)
-    try:
-        metrics.batch_ends(REPORT)
+    with served("plant") as made:
+        made.metrics.batch_ends(REPORT)
         time.s += 10
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/history", timeout=10) as answer:
-            document = json.loads(answer.read())
-    finally:
-        server.close()
+        document = made.document("/history")
     [point] = rows(document)
     assert point["rejects"] == {"late": 2}
     assert point["batch_s"] == 0.26

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry
 
 from service import clock
 from service.micro_batch import MicroBatch
-from service.monitoring.event_time_metrics import KEPT_S, EventTime
+from service.monitoring.part_metrics import KEPT_S, EventTime
 from service.monitoring.series import Series
 from service.pipeline.batch import BatchReport
 from service.pipeline.outcome import Outcome

@@ -9,12 +9,8 @@ import pytest
 
 from load.fleet.payloads import PAGE
 from service.errors import SinkError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from tests.reports import REPORT
+from tests.served import Served
 
 ATTACK = " ".join(PAGE)
 
@@ -37,14 +33,10 @@ class Parsed(HTMLParser):
         self.text += data
 
 
-class Service:
-    def __init__(self, name: str) -> None:
-        self.metrics, self.status = Metrics(), Status(name)
-        self.http = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
-
-    def get(self, path: str) -> tuple[int, str, Parsed]:
+class Service(Served):
+    def seen(self, path: str) -> tuple[int, str, Parsed]:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
                 status, kind, body = answer.status, answer.headers["Content-Type"], answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -56,17 +48,17 @@ class Service:
 def service() -> Iterator[Service]:
     made = Service("plant <7>")
     yield made
-    made.http.close()
+    made.server.close()
 
 
 def test_the_page_has_the_state_and_a_link_to_each_place_that_answers(service: Service) -> None:
-    status, kind, page = service.get("/")
+    status, kind, page = service.seen("/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert "plant <7>" in page.text
     assert "Not ready: the lease is not held yet" in page.text
     assert page.links == ["/status", "/conditions", "/history", "/metrics", "/quality", "/readyz", "/healthz"]
     for link in page.links:
-        assert service.get(link)[0] in {200, 503, 404 if link == "/quality" else 200}
+        assert service.seen(link)[0] in {200, 503, 404 if link == "/quality" else 200}
 
 
 def test_a_running_service_shows_its_figures(service: Service) -> None:
@@ -77,7 +69,7 @@ def test_a_running_service_shows_its_figures(service: Service) -> None:
     service.metrics.query_running.set(1)
     service.metrics.ready("lease")
     service.metrics.lags({"r": {0: 1_234}})
-    text = service.get("/")[2].text
+    text = service.seen("/")[2].text
     assert "Ready." in text
     assert "running, epoch 3" in text
     assert "1,234 records" in text
@@ -88,13 +80,13 @@ def test_a_running_service_shows_its_figures(service: Service) -> None:
 
 def test_nothing_needs_attention_where_no_rule_has_an_element(service: Service) -> None:
     service.metrics.query_running.set(1)
-    assert "Nothing needs attention." in service.get("/")[2].text
+    assert "Nothing needs attention." in service.seen("/")[2].text
 
 
 def test_what_is_wrong_comes_first_with_the_name_of_its_alert(service: Service) -> None:
     service.status.failed(SinkError(f"Redis is away {ATTACK}"))
     service.metrics.unreadable.set(4)
-    page = service.get("/")[2]
+    page = service.seen("/")[2]
     assert "TidemarkUnreadable" in page.text
     assert "4 offsets end every process of plant <7> that reads them" in page.text
     assert page.text.index("Needs attention") < page.text.index("Now")
@@ -104,11 +96,11 @@ def test_what_is_wrong_comes_first_with_the_name_of_its_alert(service: Service) 
 
 
 def test_quality_says_how_to_get_a_report_and_unknown_paths_name_the_known_ones(service: Service) -> None:
-    status, kind, page = service.get("/quality")
+    status, kind, page = service.seen("/quality")
     assert (status, kind) == (404, "text/html; charset=utf-8")
     for step in ("tidemark profile --out", "[quality]\nexpectations =", "Restart"):
         assert step in page.text
-    status, kind, page = service.get("/statuss")
+    status, kind, page = service.seen("/statuss")
     assert (status, kind) == (404, "text/plain")
     assert (
         page.text

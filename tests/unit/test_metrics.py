@@ -12,21 +12,17 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.servers.web import answer
 from service.admission.readings import REASONS
 from service.admission.schema_catalog import LOOK_UPS
 from service.errors import SetupError
 from service.monitoring import metrics
-from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from service.pipeline import failure
 from service.pipeline.batch import STEPS
 from service.pipeline.batch_report import Progress
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from tests.reports import REPORT
+from tests.served import Served
 from tests.stream.records import make_settings
 from tests.unit.test_runbook import FAMILIES
 
@@ -42,15 +38,7 @@ SOURCES = [*Path(metrics.__file__).parents[1].rglob("*.py")]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-class Scraped:
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.status = Status("tidemark")
-        self.server = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
-
-    def get(self, path: str) -> tuple[int, str]:
-        return answer(f"http://127.0.0.1:{self.server.port}{path}")
-
+class Scraped(Served):
     def value(self, name: str, **labels: str) -> float | None:
         samples: Samples = {
             (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -202,13 +190,13 @@ def test_other_paths_are_not_found(scraped: Scraped) -> None:
 
 
 def test_a_port_in_use_is_named(scraped: Scraped) -> None:
-    with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.server.port}"):
-        Server(Board([Monitor(Metrics(), Status("tidemark"))]), "127.0.0.1", scraped.server.port)
+    with pytest.raises(SetupError, match=rf"metrics\.port = {scraped.port}"):
+        Served(port=scraped.port)
 
 
 def test_a_client_that_hangs_up_leaves_no_traceback(scraped: Scraped, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", scraped.server.port)) as line:
+        with socket.create_connection(("127.0.0.1", scraped.port)) as line:
             line.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close is a reset
     assert scraped.get("/metrics")[0] == 200  # takes longer than the threads before it

@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.servers.web import answer
-from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
+from tests.served import served
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text()
 ROWS = re.findall(r"^\| (`tidemark_[^|]+`) \| (\w+) \| ([^|]+) \| ([^|]+) \|", PAGE, re.MULTILINE)
@@ -52,13 +48,10 @@ def test_a_name_ends_with_its_unit() -> None:
 
 
 def test_the_endpoint_serves_no_metric_that_the_page_lacks() -> None:
-    server = Server(Board([Monitor(Metrics(), Status("tidemark"))]), "127.0.0.1", 0)
-    try:
-        text = answer(f"http://127.0.0.1:{server.port}/metrics")[1]
-    finally:
-        server.close()
-    served = {family.name for family in text_string_to_metric_families(text)}
-    assert served == {name.removesuffix("_total") for name, *_ in listed()}
+    with served() as service:
+        text = service.get("/metrics")[1]
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert names == {name.removesuffix("_total") for name, *_ in listed()}
 
 
 @pytest.mark.parametrize("heading", re.findall(r"^## (.+)$", PAGE, re.MULTILINE))

@@ -14,26 +14,11 @@ from service.cli import main
 from service.commands import check, query, support, watch
 from service.errors import SetupError
 from service.monitoring import attention, pages, status
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
 from service.monitoring.pages import NoServiceError
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from service.settings import Settings
+from tests.served import Served, served
 from tests.stream.records import make_settings
 from tests.unit.test_cli import GOOD
-
-
-@contextmanager
-def served(address: str = "127.0.0.1", *names: str) -> Iterator[int]:
-    """A service at an address, of one pipeline or of those with the names."""
-    monitors = [Monitor(Metrics(), Status(name)) for name in names or ["tidemark"]]
-    server = Server(Board(monitors), address, 0)
-    try:
-        yield server.port
-    finally:
-        server.close()
 
 
 @contextmanager
@@ -82,8 +67,8 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def test_a_service_is_asked_past_a_proxy(proxied: list[str], tmp_path: Path) -> None:
-    with served() as port:
-        settings = at(tmp_path, port)
+    with served() as service:
+        settings = at(tmp_path, service.port)
         assert status.ask(settings.metrics) is not None
         assert list(query.listed(settings.metrics)) == ["tidemark"]
         assert attention.asked(settings.metrics) is not None
@@ -91,7 +76,7 @@ def test_a_service_is_asked_past_a_proxy(proxied: list[str], tmp_path: Path) -> 
         assert line.detail.endswith("is in use by the running service")
         page = dict(support._parts(settings, []))["status.json"]
         assert '"state": "waiting"' in page()
-        assert answer(f"http://127.0.0.1:{port}/healthz")[0] == 200, "the demo and the tests ask so"
+        assert answer(f"http://127.0.0.1:{service.port}/healthz")[0] == 200, "the demo and the tests ask so"
     assert proxied == []
 
 
@@ -117,9 +102,9 @@ def test_another_program_at_the_address_is_named_as_one(
         assert main(["query", "list", "--config", str(config)]) == SetupError.status
         assert text in capsys.readouterr().err
         settings = at(tmp_path, port)
-        shown = watch.Watch(settings.metrics)
+        shown = watch.Watch(settings.metrics, config)
         shown.look()
-        assert text in next(watch.lines(shown))
+        assert text in next(shown.lines())
         assert status.ask(settings.metrics) is None
         with pytest.raises(SetupError, match="cannot be listened on"):
             next(check._metrics_port(settings))
@@ -138,8 +123,8 @@ def test_a_program_that_closes_the_connection_is_no_service(tmp_path: Path) -> N
 
 def test_a_name_that_no_pipeline_has_is_answered_with_those_that_there_are(tmp_path: Path) -> None:
     text = r"answers: There is no such pipeline\. There are: plant, fleet"
-    with served("127.0.0.1", "plant", "fleet") as port, pytest.raises(NoServiceError, match=text):
-        status.asked(at(tmp_path, port).metrics, "ship")
+    with served("plant", "fleet") as service, pytest.raises(NoServiceError, match=text):
+        status.asked(at(tmp_path, service.port).metrics, "ship")
 
 
 def has_ipv6() -> bool:
@@ -155,14 +140,15 @@ def has_ipv6() -> bool:
 def test_a_service_listens_at_an_ipv6_address_and_is_asked_there(address: str, tmp_path: Path) -> None:
     (line,) = check._metrics_port(at(tmp_path, 0, address))
     assert line.status == "ok"
-    with served(address) as port:
+    with served(address=address) as service:
+        port = service.port
         settings = at(tmp_path, port, address)
         assert pages.address(settings.metrics) == f"{'127.0.0.1' if address == '::' else '[::1]'}:{port}"
         assert status.ask(settings.metrics) is not None
         (line,) = check._metrics_port(settings)
         assert line.detail == f"[{address}]:{port} is in use by the running service"
         with pytest.raises(SetupError, match=rf"metrics\.port = {port}: \[{address}\]:{port} cannot be listened on"):
-            Server(Board([Monitor(Metrics(), Status("other"))]), address, port)
+            Served("other", address=address, port=port)
         is_for_both = status.ask(at(tmp_path, port).metrics) is not None
         assert is_for_both == (address == "::")
 

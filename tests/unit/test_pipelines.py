@@ -9,21 +9,18 @@ from typing import Any, Literal
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from load.servers.web import answer
 from service import settings, threads
 from service.daemon import pipeline
 from service.daemon.pipeline import Pipeline
 from service.errors import CheckpointError, SettingsError
-from service.monitoring.board import Board
 from service.monitoring.metrics import STUCK_S, Metrics
 from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from service.outlets import publication
 from service.outlets.delivery import Progress
 from service.outlets.outlet import Position
 from service.settings import Settings, load_named, require_apart
 from service.settings.outlets import OutletSection
+from tests.served import Served
 
 TEXT = """
 [service]
@@ -340,15 +337,8 @@ def test_an_error_without_a_name_and_one_during_a_stop_end_a_run_only(running: P
     assert running.error is None
 
 
-class Shown:
+class Shown(Served):
     """What a server answers about two pipelines."""
-
-    def __init__(self) -> None:
-        self.monitors = [Monitor(Metrics(), Status(name)) for name in ("one", "two")]
-        self.server = Server(Board(self.monitors), "127.0.0.1", 0)
-
-    def get(self, path: str) -> tuple[int, str]:
-        return answer(f"http://127.0.0.1:{self.server.port}{path}", 10)
 
     def series(self, path: str = "/metrics") -> dict[str, list[dict[str, str]]]:
         found: dict[str, list[dict[str, str]]] = {}
@@ -360,7 +350,7 @@ class Shown:
 
 @pytest.fixture
 def shown() -> Iterator[Shown]:
-    made = Shown()
+    made = Shown("one", "two")
     yield made
     made.server.close()
 

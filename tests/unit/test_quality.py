@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from load.fleet.payloads import PAGE
 from service.commands import check
 from service.errors import SchemaError, SetupError
+from service.monitoring.home_page import Quality
 from service.monitoring.metrics import Metrics
-from service.monitoring.quality_page import Page
 from service.quality import sample, validation
 from service.quality import suite as suites
 from service.quality.profile import draw
@@ -326,9 +326,9 @@ def test_metrics_are_those_of_the_last_check() -> None:
 
 
 def test_the_page_says_why_there_is_none() -> None:
-    assert Page(is_on=False).answer()[0] == HTTPStatus.NOT_FOUND
-    assert b"tidemark profile" in Page(is_on=False).answer()[1]
-    page = Page(is_on=True)
+    assert Quality(is_on=False).answer()[0] == HTTPStatus.NOT_FOUND
+    assert b"tidemark profile" in Quality(is_on=False).answer()[1]
+    page = Quality(is_on=True)
     assert (page.answer()[0], page.answer()[1][:36]) == (503, b"No sample has been checked yet: the ")
     page.failed("the file is gone")
     assert (page.answer()[0], page.answer()[1]) == (503, b"No sample could be checked yet: the file is gone\n")

@@ -1,27 +1,22 @@
 """What /status answers, and what people are shown of it."""
 
 import json
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
 from service.commands.status import lines
 from service.errors import SinkError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
 from service.monitoring.status import KEPT, Status
 from service.pipeline.batch_report import Progress
 from tests.reports import CUT, REPORT
+from tests.served import served
 
 CONFIG = Path("plant 7.toml")
 
 
 def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() -> None:
-    status = Status("tidemark")
-    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
-    try:
+    with served() as made:
+        status = made.status
         assert status.document()["state"] == "waiting"
         status.term(3)
         assert status.document()["state"] == "starting"
@@ -29,10 +24,7 @@ def test_it_tells_the_term_the_query_its_failures_and_its_batches_over_http() ->
         status.batch(REPORT)
         status.failed(SinkError("Redis is away", remedy="Start it"))
         status.restarts()
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/status", timeout=5) as answer:
-            document = json.loads(answer.read())
-    finally:
-        server.close()
+        document = made.document("/status")
     assert document.pop("started_ms") <= document["last_error"].pop("at_ms")
     assert document["batches"][0].pop("finished_ms") > CUT.watermark_ms
     assert document.pop("figures")["restarts"] == "1 of the query"
@@ -88,17 +80,17 @@ def test_it_tells_what_the_checkpoint_has_and_how_long_that_took() -> None:
     }
     status = Status("tidemark")
     status.committed(Progress.parse(json.dumps(progress)))
-    document = status.document()
+    document = status.document() | {"figures": {}}
     assert document["checkpoint"] == {"batch": 12, "log_ms": 27, "state_ms": 31, "snapshot_batches": 5}
     line = "  checkpoint  batch 12 is committed, its logs took 27 ms and its state 31 ms"
-    shown = list(lines(document, None, 1, CONFIG))
+    shown = list(lines(document, {"conditions": []}, 1, CONFIG))
     assert f"{line}; the oldest snapshot of" in shown
     assert "              the state is 5 batches behind" in shown
     for metrics in ({}, {"SnapshotLastUploaded.partition_0_default": -1}):
         operators[0]["customMetrics"] = metrics
         status.committed(Progress.parse(json.dumps(progress)))
         assert status.document()["checkpoint"]["snapshot_batches"] is None, "there is no snapshot yet"
-        assert line in list(lines(status.document(), None, 1, CONFIG))
+        assert line in list(lines(status.document() | {"figures": {}}, {"conditions": []}, 1, CONFIG))
 
 
 def test_stopping_is_the_last_state() -> None:

@@ -14,44 +14,23 @@ from service.commands.status import FIRING, WIDTH, lines
 from service.errors import SinkError
 from service.monitoring import attention
 from service.monitoring.alert_rules import RULES
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
-from tests.reports import CUT, REPORT
+from tests.reports import REPORT
+from tests.served import Served
 from tests.unit.test_cli import GOOD
 
 CONFIG = Path("plant 7.toml")
 LONG = "could not connect to server: " + "the host does not answer, " * 8
 
 
-class Service:
-    """A service whose page is served, without its query."""
-
-    def __init__(self) -> None:
-        self.metrics, self.status = Metrics(), Status("plant7")
-        self.monitor = Monitor(self.metrics, self.status)
-        self.server = Server(Board([self.monitor]), "127.0.0.1", 0)
-        self.status.term(3)
-        self.status.query_started()
-        self.metrics.query_running.set(1)
-
-    def batch(self, number: int, rows: int) -> None:
-        phases = dict.fromkeys(("cut", "compute", "publish", "deliver", "progress", "note"), number / 7)
-        cut = replace(CUT, batch=number, end={"r": {0: 10 + rows, 1: 0}})
-        published = replace(REPORT, micro_batch=cut, phases=phases)
-        self.status.batch(published)
-        self.metrics.batch_ends(published)
-
-    def shown(self, batches: int = 3) -> list[str]:
-        document = self.status.document() | {"figures": dict(self.monitor.conditions.figures(self.status.document()))}
-        return list(lines(document, self.monitor.conditions.document(), batches, CONFIG))
+class Service(Served):
+    def shown(self) -> list[str]:
+        return list(lines(self.monitor.document(), self.monitor.conditions.document(), 3, CONFIG))
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    made = Service()
+    made = Service("plant7")
+    made.run()
     yield made
     made.server.close()
 
@@ -62,7 +41,8 @@ def row(shown: list[str], name: str) -> str:
 
 def test_state_figures_outlets_and_the_last_batches_are_on_one_screen_of_100_columns(service: Service) -> None:
     for number in range(1_000_000, 1_000_005):
-        service.batch(number, 123_456)
+        phases = dict.fromkeys(("cut", "compute", "publish", "deliver", "progress", "note"), number / 7)
+        service.batch(number, 123_456, phases)
     service.metrics.lags({"t": {0: 400, 1: 17}})
     service.metrics.asked(1)
     service.metrics.rejects.labels("late").inc(12)
@@ -148,8 +128,7 @@ def test_amounts_have_the_unit_of_their_metric() -> None:
 def test_a_script_may_ask_whether_an_alert_fires(
     service: Service, tmp_path: Path, words: tuple[str, ...], exits: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "tidemark.toml"
-    path.write_text(f"{GOOD}[metrics]\nport = {service.server.port}\n")
+    path = service.settings_file(tmp_path, GOOD)
     assert main(["status", "--config", str(path), *words]) == 0
     service.metrics.unreadable.set(4)
     assert main(["status", "--config", str(path), *words]) == exits
@@ -160,8 +139,7 @@ def test_status_imports_neither_spark_nor_clients(service: Service, tmp_path: Pa
     import subprocess
     import sys
 
-    path = tmp_path / "tidemark.toml"
-    path.write_text(f"{GOOD}[metrics]\nport = {service.server.port}\n")
+    path = service.settings_file(tmp_path, GOOD)
     program = (
         f"import sys; from service.cli import main; main(['status', '--config', {str(path)!r}]); "
         "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"

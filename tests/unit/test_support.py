@@ -16,13 +16,9 @@ from load.testbed import to_toml
 from service.cli import main
 from service.commands import support
 from service.errors import SettingsError, SinkError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from service.settings import parse
 from tests.reports import REPORT
+from tests.served import served
 
 CANARY = "CANARY"
 
@@ -91,10 +87,6 @@ def made(folder: Path, document: dict[str, Any], *words: str) -> dict[str, str]:
 def test_no_canary_is_in_the_archive_or_on_the_screen(
     tmp_path: Path, document: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status = Status("tidemark")
-    status.failed(SinkError(f"Redis at redis://me:{CANARY}-redis@h refuses password={CANARY}-other"))
-    server = Server(Board([Monitor(Metrics(), status)]), "127.0.0.1", 0)
-    document["metrics"]["port"] = server.port
     log = tmp_path / "service.log"
     lines = [
         f"jdbc:postgresql://me:{CANARY}-url@db/x failed",
@@ -109,10 +101,10 @@ def test_no_canary_is_in_the_archive_or_on_the_screen(
         "the last line",
     ]
     log.write_text("\n".join(lines), encoding="utf-8")
-    try:
+    with served() as service:
+        service.status.failed(SinkError(f"Redis at redis://me:{CANARY}-redis@h refuses password={CANARY}-other"))
+        document["metrics"]["port"] = service.port
         texts = made(tmp_path, document, "--log", str(log))
-    finally:
-        server.close()
     assert not [name for name, text in texts.items() if CANARY in text]
     printed = capsys.readouterr()
     assert CANARY not in printed.out + printed.err
@@ -126,14 +118,10 @@ def test_the_archive_has_settings_versions_state_metrics_checkpoint_and_redis(
     with redis.client(password=f"{CANARY}-redis") as client:
         client.set("tidemark:meta", '{"contract": 3}')
         client.set("tidemark:device:d1", "not to be read")
-    metrics, status = Metrics(), Status("tidemark")
-    status.batch(REPORT)
-    server = Server(Board([Monitor(metrics, status)]), "127.0.0.1", 0)
-    document["metrics"]["port"] = server.port
-    try:
+    with served() as service:
+        service.status.batch(REPORT)
+        document["metrics"]["port"] = service.port
         texts = made(tmp_path, document)
-    finally:
-        server.close()
     assert set(texts) == {
         *("about.txt", "settings.json", "versions.json", "status.json", "readyz.json", "metrics.txt"),
         *("conditions.json", "checkpoint.json", "redis.json"),

@@ -9,7 +9,7 @@ import pytest
 
 from service import clock
 from service.monitoring.metrics import Metrics
-from service.monitoring.schedule import Schedule
+from service.monitoring.part_metrics import Schedule
 from service.pipeline.batch_report import Progress
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome
 from service.row_schemas import unpack_size

@@ -1,6 +1,5 @@
 """`tidemark status --watch`: what it shows of a service, on a terminal and in a file."""
 
-import io
 import os
 import signal
 import subprocess
@@ -8,67 +7,36 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from load.servers.web_server import Handler, answering
 from service import clock
 from service.cli import main
-from service.commands import watch
 from service.commands.watch import Watch
 from service.errors import SinkError
-from service.monitoring.board import Board
-from service.monitoring.metrics import Metrics
-from service.monitoring.monitor import Monitor
-from service.monitoring.server import Server
-from service.monitoring.status import Status
 from tests import minimal
-from tests.reports import CUT, REPORT
+from tests.served import Served, served
 from tests.unit.test_cli import GOOD
 
 ROOT = Path(__file__).parents[2]
 
 
-class Service:
-    """The metrics and the status of a service, served as the daemon serves them."""
-
-    def __init__(self) -> None:
-        self.metrics, self.status = Metrics(), Status("plant7")
-        self.http = Server(Board([Monitor(self.metrics, self.status)]), "127.0.0.1", 0)
-        self.port = self.http.port
-
-    def batch(self, number: int, rows: int) -> None:
-        published = replace(REPORT, micro_batch=replace(CUT, batch=number, end={"r": {0: 10 + rows, 1: 0}}))
-        self.status.batch(published)
-        self.metrics.batch_ends(published)
-
-    def run(self) -> None:
-        self.status.term(3)
-        self.status.query_started()
-        self.metrics.query_running.set(1)
-
-
 @pytest.fixture
-def service() -> Iterator[Service]:
-    made = Service()
-    yield made
-    made.http.close()
+def service() -> Iterator[Served]:
+    with served("plant7") as made:
+        yield made
 
 
 def seen(shown: Watch) -> str:
-    text = io.StringIO()
-    Console(file=text, width=140, color_system=None).print(watch.panel(shown))
-    return text.getvalue()
+    return "\n".join(shown.screen())
 
 
 def of(port: int) -> Watch:
-    return Watch(minimal.settings(metrics={"port": port}).metrics)
+    return Watch(minimal.settings(metrics={"port": port}).metrics, Path("tidemark.toml"))
 
 
-def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Service) -> None:
+def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Served) -> None:
     service.run()
     shown = of(service.port)
     for number in range(3):
@@ -84,6 +52,7 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
     assert "running, epoch 3" in text
     assert "417 records" in text
     assert "2: 1,000 records" in text
+    assert "nearest to an alert" in text
     assert "18: late 18" in text
     assert "p99 over 60,000 ms" in text
     assert "publish" in next(line for line in text.splitlines() if line.strip().startswith("phases"))
@@ -93,15 +62,15 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
     service.status.failed(SinkError("Redis is \x1b[31mfull"))
     shown.look()
     text = seen(shown)
-    assert "pending (page) TidemarkNotRunning for 0 s of 120 s" in text
+    assert "TidemarkNotRunning (page) for 0 s of 120 s" in text
     assert "\x1b" not in text
     assert "Redis is \\x1b[31mfull" in text
-    lines = list(watch.lines(shown))
+    lines = list(shown.lines())
     assert lines[1].startswith("firing (page) TidemarkUnreadable for 0 s: 4 offsets end every process of plant7")
     assert lines[2].startswith("pending (page) TidemarkNotRunning")
 
 
-def test_counters_are_those_of_the_last_ten_minutes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_those_of_the_last_ten_minutes(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     service.run()
     service.metrics.rejects.labels("late").inc(500)
     shown = of(service.port)
@@ -116,44 +85,19 @@ def test_counters_are_those_of_the_last_ten_minutes(service: Service, monkeypatc
     assert "2: early 2" in seen(shown)
 
 
-def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Service) -> None:
+def test_a_service_that_goes_away_and_comes_back_is_said_to(service: Served) -> None:
     shown = of(service.port)
     shown.look()
     assert "waiting, no epoch yet" in seen(shown)
-    service.http.close()
+    service.server.close()
     shown.look()
     assert f"no service answers at 127.0.0.1:{service.port}; still asking" in seen(shown)
-    assert list(watch.lines(shown)) == [f"no service answers at 127.0.0.1:{service.port}"]
+    assert list(shown.lines()) == [f"no service answers at 127.0.0.1:{service.port}"]
 
 
-def test_a_service_of_an_earlier_version_is_watched_without_conditions(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    status = Status("plant7")
-    status.becomes("running")
-
-    def earlier(request: Handler) -> None:
-        is_known = request.path.startswith("/status")
-        request.send_json(*((200, status.document()) if is_known else (404, "no such page")))
-
-    with answering(earlier) as url:
-        port = int(url.rpartition(":")[2])
-        shown = of(port)
-        shown.look()
-        assert list(watch.lines(shown)) == ["state running"]
-        assert "the service is of an earlier version, and does not evaluate the alert rules" in seen(shown)
-        config = tmp_path / "tidemark.toml"
-        config.write_text(GOOD + f"\n[metrics]\nport = {port}\n")
-        assert main(["status", "--config", str(config)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("plant7: running")
-    assert lines[-1] == "the service is of an earlier version, and does not evaluate the alert rules"
-
-
-def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Service, tmp_path: Path) -> None:
+def test_in_a_file_it_prints_a_line_a_look_until_ctrl_c(service: Served, tmp_path: Path) -> None:
     service.run()
-    config = tmp_path / "tidemark.toml"
-    config.write_text(GOOD + f"\n[metrics]\nport = {service.port}\n")
+    config = service.settings_file(tmp_path, GOOD)
     # A shell's background job ignores SIGINT, and so do its children.
     command = ["env", "--default-signal=INT", sys.executable, "-m", "service.cli", "status"]
     command += ["--watch", "--every", "0.5", "--config", str(config)]
