@@ -54,7 +54,7 @@ def listed(world: DaemonWorld, capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     assert main(["rejects", "list", "--config", str(world.config), "--reason", "unreadable", "--json"]) == 0
     rejects = map(json.loads, capsys.readouterr().out.splitlines())
-    return sorted(f"{each['topic']}:{each['partition']}:{each['offset']}" for each in rejects)
+    return sorted(f"{each['topic']}[{each['partition']}]@{each['offset']}" for each in rejects)
 
 
 @pytest.mark.hostile
