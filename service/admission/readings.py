@@ -254,7 +254,7 @@ def _size(name: str) -> Column:
 
 def _schema_id(settings: Settings) -> Column:
     """The schema id of a record, in hexadecimal."""
-    if len({framings.of(form).id_at for form in settings.forms}) == 1:
+    if len({form.framing for form in settings.forms}) == 1:
         return framings.id_column(settings.forms[0])
     return inputs.of_each(settings, framings.id_column)
 

@@ -104,7 +104,7 @@ class Readmission:
         self, reject: Reject, row: Reject, reason: str, event_ms: int | None, watermark_ms: int | None = None
     ) -> tuple[str, str]:
         decided = replace(row, reason=reason, event_ms=event_ms, watermark_ms=watermark_ms)
-        seen = self._dissector(row.place.topic, row.value)
+        seen = self._dissector(row.place.topic, row.value, row.headers)
         remedy = _REMEDIES.get(reason, "change it with --set or --value")
         if reason in readings.LATE:
             remedy = _CORRECT if reject.reason in readings.LATE else _FORCE

@@ -240,10 +240,11 @@ class Input(Section):
     """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
     none.
     """
-    framing: Literal["confluent", "apicurio", "glue", "single-object", "none"] = "confluent"
-    """With format = "avro": what stands before a record. "confluent": 0 and four bytes of schema id. "apicurio": 0 and
-    eight bytes. "glue": the header of AWS Glue, with schema_versions. "single-object": Avro's own, C3 01 and the
-    fingerprint. "none": nothing; all records are of the reader_schema, or of the highest id in the folder.
+    framing: Literal["confluent", "headers", "apicurio", "glue", "single-object", "none"] = "confluent"
+    """What stands before a record that has a schema. "confluent": 0 and four bytes of schema id. "headers": the id or the
+    schema's GUID is in Confluent's header __value_schema_id, or else before the record. "apicurio": 0 and eight bytes.
+    Only with Avro: "glue", the header of AWS Glue, with schema_versions; "single-object", Avro's own, C3 01 and the
+    fingerprint; "none", nothing, and all records are of the reader_schema, or of the highest id in the folder.
     """
     schema_versions: Mapping[int, str] = Field(
         default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
@@ -528,8 +529,9 @@ class Input(Section):
 
     @property
     def needs_headers(self) -> bool:
-        """Whether a value comes from a header."""
-        return any(source.parse(path).kind == "header" for _, path in self.sources if source.is_word(path))
+        """Whether a value, or the schema, comes from a header."""
+        words = (path for _, path in self.sources if source.is_word(path))
+        return self.framing == "headers" or any(source.parse(path).kind == "header" for path in words)
 
     def topic_problems(self, topics: Iterable[str]) -> list[str]:
         """Return a problem for each of the input's topics that a pattern does not match."""

@@ -227,7 +227,9 @@ class Settings(Section):
             yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
         if self.registry is None and form.traits.needs_registry:
             yield f"format: {form.format} needs a [registry], which has the schemas"
-        if form.framing != "confluent" and form.format != "avro":
+        if form.framing in {"headers", "apicurio"} and not form.has_schemas:
+            yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
+        if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
             yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
         is_glue = form.framing == "glue"
         if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):

@@ -61,11 +61,12 @@ class Avro(Format):
     def record(self, plan: Plan) -> Column:
         reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
         framing = framings.of(plan.form)
-        head, body = framing.head_of(plan), F.concat(framing.body(), self.mark())
-        choice: Column | None = None
-        if not framing.size:
+        body = F.concat(framing.body(plan), self.mark())
+        if not framing.heads:
             body = F.when(F.length("value") <= plan.max_bytes, body)
             return _decoded(body, plan.schemas.schemas[framings.reader_id(plan.form, plan.schemas.schemas)], reader)
+        head = framing.head_of(plan)
+        choice: Column | None = None
         for schema_id, writer in plan.schemas.schemas.items():
             decoded, matches = _decoded(body, writer, reader), framing.has_id(plan, schema_id, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
@@ -80,7 +81,7 @@ class Avro(Format):
         if stopped := framing.stopped(value, form, schemas):
             return stopped
         number = framing.id_of(value, form, schemas) or 0
-        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.size)
+        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.begin(value))
         try:
             found = decoder.read()
         except DamagedError as error:
@@ -96,7 +97,7 @@ class Avro(Format):
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         reader = schemas[framings.reader_id(form, schemas)]
         writer = avro_types.bounded(schemas[found.schema or 0])
-        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).size)
+        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).begin(value))
         try:
             return replace(found, read=used.read(), problems=tuple(used.problems))
         except DamagedError as error:
@@ -111,8 +112,8 @@ class Avro(Format):
 
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
         framing = framings.of(form)
-        out, number = io.BytesIO(value[: framing.size]), framing.id_of(value, form, schemas) or 0
-        out.seek(framing.size)
+        out, number = io.BytesIO(value[: framing.begin(value)]), framing.id_of(value, form, schemas) or 0
+        out.seek(0, io.SEEK_END)
         try:
             schema: Any = fastavro.parse_schema(dict(schemas[number]))
             fastavro.schemaless_writer(out, schema, dict(record), strict=True)
