@@ -250,6 +250,11 @@ class Input(Section):
         default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
     )
     """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
+    others: Literal["reject", "ignore"] = "reject"
+    """Records of other types than this input reads, in a topic of several types: "ignore" counts them as filtered, "reject"
+    rejects them. With Avro they are of a schema with another record's name than the reader's; and, of every format, of a
+    schema id that the folder or the subjects do not have, once it was looked up.
+    """
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
     device_id: Annotated[str | tuple[str, ...], BeforeValidator(_device_sources)] = "device_id"

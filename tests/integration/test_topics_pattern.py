@@ -60,7 +60,7 @@ def test_a_new_topic_is_read_from_its_first_record_and_a_deleted_one_ends_nothin
         text = service.log.read_text()
         assert f"New topics match topics_pattern: {second}. The query starts again with them" in text
         assert ".rejects" not in "".join(topics(service))
-        assert service.metric("restarts_total") == 0
+        assert service.metric("query_restarts_total") == 0
         assert service.stop() == 0
     world.broker.admin.delete_topics([second])[second].result(30)
     with world.start("second") as service:

@@ -94,3 +94,25 @@ def _compare(spark: Any, given: Settings, known: dict[int, Any], records: dict[s
         assert dissect.reason(found, Metadata(b"k"), given.form)[0] == (reject["reason"] if reject else ""), name
         assert reject is None or reject["reason"] != "unknown_schema" or reject["schema_id"] == found.schema, name
     assert answers == {name: expected for name, (_, _, expected) in records.items()}
+
+
+OTHER = {"type": "record", "name": "Alarm", "fields": [{"name": "code", "type": "int"}]}
+
+
+@pytest.mark.parametrize("others", ["reject", "ignore"])
+def test_records_of_other_types_are_filtered_where_they_are_ignored(spark: Any, tmp_path: Path, others: str) -> None:
+    given = settings(tmp_path, "confluent", others=others)
+    schemas = {"input": SchemaSet({1: FIRST, 3: OTHER}, FIRST)}
+    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
+    values = [b"\0\0\0\0\1" + body(1, 1.5), b"\0\0\0\0\3\x08", b"\0\0\0\0\x09x", b"\0\0\0\0\1x", b"\0\0"]
+    rows = [(b"k", value, "topic", 0, n, at, []) for n, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, RECORD)
+
+    def decided(**more: Any) -> list[Any]:
+        found = readings.admit(frame, given, schemas=schemas, **more).collect()
+        rows = sorted(found, key=lambda row: int(row["offset"]))
+        return [row["device"] if row["reject"] is None else readings.parsed(row["reject"])["reason"] for row in rows]
+
+    known, unknown = (None, None) if others == "ignore" else ("undecodable", "unknown_schema")
+    assert decided() == ["d", known, unknown, "undecodable", "undecodable"]
+    assert decided(asks=True) == ["d", known, "unknown_schema", "undecodable", "undecodable"]

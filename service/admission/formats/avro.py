@@ -56,9 +56,10 @@ class Avro(Format):
     suffix = "avsc"
 
     def framing(self, plan: Plan) -> Column:
-        return framings.of(plan.form).framing(plan)
+        return framings.of(plan.form).framing(plan, _others(plan))
 
     def record(self, plan: Plan) -> Column:
+        others = _others(plan)
         reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
         framing = framings.of(plan.form)
         body = F.concat(framing.body(plan), self.mark())
@@ -68,6 +69,8 @@ class Avro(Format):
         head = framing.head_of(plan)
         choice: Column | None = None
         for schema_id, writer in plan.schemas.schemas.items():
+            if schema_id in others:
+                continue
             decoded, matches = _decoded(body, writer, reader), framing.has_id(plan, schema_id, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
@@ -137,6 +140,14 @@ class Avro(Format):
 
     def stored(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
         return record(schema, place)
+
+
+def _others(plan: Plan) -> list[int]:
+    """Return the ids of schemas of other records than the reader's, for an input that ignores them."""
+    if plan.form.others == "reject":
+        return []
+    name = avro_types.full_name(plan.schemas.reader, "")
+    return [each for each, schema in plan.schemas.schemas.items() if avro_types.full_name(schema, "") != name]
 
 
 def _decoded(body: Column, writer: Mapping[str, Any], reader: str) -> Column:

@@ -20,6 +20,8 @@ from service.settings import Input
 END = "tidemark_end"
 """The end mark: the field of a decoded record that shows that it was decoded to its last byte. See Format.mark."""
 CORRUPT = "tidemark_corrupt"
+FILTERED = "filtered"
+"""Takes the place of a reason in a record that its input does not let in."""
 TEXT, FRAMED = "text_", "framed_"
 """Prefixes of the columns with the JSON text of a record, and with the header and the value."""
 

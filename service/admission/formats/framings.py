@@ -12,7 +12,7 @@ A GUID is a number in the place of the schema id (service/admission/guids.py).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
@@ -25,7 +25,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from service.admission import guids
-from service.admission.formats.format import FRAMED, Dissected, Plan, Schemas
+from service.admission.formats.format import FILTERED, FRAMED, Dissected, Plan, Schemas
 from service.settings import Input
 
 HEADER_BYTES = 5
@@ -85,22 +85,28 @@ class Framing:
         version = form.schema_versions.get(schema_id)
         return None if version is None else first.prefix + UUID(version).bytes
 
-    def framing(self, plan: Plan) -> Column:
-        """Return `undecodable` for a record without a header, `unknown_schema` for an id without a schema, or null."""
+    def framing(self, plan: Plan, others: Collection[int] = ()) -> Column:
+        """Return `undecodable` for a record without a header, `unknown_schema` for an id without a schema, or null.
+
+        Of a record whose schema is one of `others`, FILTERED.
+        """
         if not self.heads:
             return F.when(F.col("value").isNull(), "undecodable")
         value, since = self.value(plan), plan.schemas.since
         head = self._head(value)
         headers = {each: self.header(plan.form, each, schema) for each, schema in plan.schemas.schemas.items()}
+        framed = reduce(or_, [(F.length(value) >= each.size) & _begins(value, each) for each in self.heads])
+        reason = F.when(F.coalesce(~framed, F.lit(True)), "undecodable")
+        for schema_id in others:
+            reason = reason.when(self.has_id(plan, schema_id, head), FILTERED)
         is_known = head.isin(
             *[F.lit(each) for number, each in headers.items() if each is not None and number not in since]
         )
         for schema_id in since:
             is_known = is_known | self.has_id(plan, schema_id, head)
-        framed = reduce(or_, [(F.length(value) >= each.size) & _begins(value, each) for each in self.heads])
         # The driver looks up an unknown id. It cannot look up what is no id.
         unknown = "unknown_schema" if self.has_ids else "undecodable"
-        return F.when(F.coalesce(~framed, F.lit(True)), "undecodable").when(~is_known, unknown)
+        return reason.when(~is_known, unknown)
 
     def value(self, plan: Plan) -> Column:
         """Return the header and what follows it."""
