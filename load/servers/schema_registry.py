@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
+from uuid import NAMESPACE_OID, uuid5
 
 from load.servers.server_process import HOST, ServerProcess, free_port
 from load.servers.web_server import Handler, WebServer
@@ -162,7 +163,8 @@ class Registry:
         if not 1 <= at <= len(versions):
             raise _RefusedError(40402, f"Version {version} not found.")
         number = versions[at - 1]
-        return {"subject": subject, "version": at, "id": number, **self._schemas[number]}
+        guid = str(uuid5(NAMESPACE_OID, self._schemas[number]["schema"]))
+        return {"subject": subject, "version": at, "id": number, "guid": guid, **self._schemas[number]}
 
 
 class Apicurio(ServerProcess):

@@ -14,7 +14,8 @@ from pyspark.sql import types as t
 
 from service.admission import expansion
 from service.admission.decode import Decoder
-from service.admission.formats.format import TEXT
+from service.admission.formats import framings
+from service.admission.formats.format import FRAMED, TEXT
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
 
@@ -100,6 +101,13 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
     ]
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
+    framed = [
+        framings.with_header().alias(FRAMED + name)
+        for form, name in zip(forms, names, strict=True)
+        if form.framing == "headers"
+    ]
+    if framed:
+        records = records.select("*", *framed)
     for n, (each, name) in enumerate(zip(decoders, names, strict=True)):
         if (text := each.text(None if len(forms) == 1 else F.col(_INPUT) == n)) is not None:
             records = records.select("*", text.alias(TEXT + name))

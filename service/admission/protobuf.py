@@ -1,7 +1,8 @@
 """Decode Protobuf in the tasks: the mapped fields of a record become a JSON object, which decode.py reads as it reads JSON.
 
-A record is 0x00, four bytes of schema id, the path of the message in its file (numbers of messages, as varints), the message. A
-schema is kept as {"files": [[name, FileDescriptorProto in base64], ...]}, each file after those that it imports, the schema last.
+A record is a header with the schema id (formats/framings.py), the path of the message in its file (numbers of messages, as
+varints), the message. Apicurio's serializer writes the message's name in the place of the path. A schema is kept as
+{"files": [[name, FileDescriptorProto in base64], ...]}, each file after those that it imports, the schema last.
 
 The parser of google.protobuf refuses more than 100 nested messages and text that is not UTF-8. What it allocates is bounded by
 the record's size, and so by admission.max_bytes. Fields that a schema lacks are ignored: a newer producer may send them.
@@ -26,12 +27,14 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from service.admission import mapped
+from service.admission.formats import framings
+from service.admission.formats.framings import Framing
 from service.errors import SchemaError
 from service.settings import Input, field_path
 
-HEADER_BYTES = 5
 _DEEPEST = 16
 """The most numbers in the path of a message."""
+_NAME_TAG = 10
 _WELL_KNOWN = frozenset(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
@@ -55,11 +58,12 @@ class Unpacker:
     files: Mapping[int, tuple[File, ...]]
     paths: tuple[tuple[str, ...], ...]
     unit: str
+    framing: Framing
 
     @classmethod
     def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
         files = {number: files_of(schema) for number, schema in schemas.items()}
-        return cls(files, tuple(map(field_path.parts, mapped.paths(form))), form.event_time_unit)
+        return cls(files, tuple(map(field_path.parts, mapped.paths(form))), form.event_time_unit, framings.of(form))
 
     def column(self, value: Column) -> Column:
         """Return the JSON text of a value."""
@@ -74,9 +78,10 @@ class Unpacker:
 
     def text(self, value: bytes) -> str | None:
         """Return the mapped fields of a record as a JSON object, None for one that cannot be decoded."""
-        files = self.files.get(int.from_bytes(value[1:HEADER_BYTES]))
+        head = self.framing.head_at(value)
+        files = None if head is None else self.files.get(head.number(value))
         try:
-            return None if files is None else self.mapped(parsed(value, files))
+            return None if files is None else self.mapped(parsed(value, files, self.framing))
         except UnreadableError:
             return None
 
@@ -100,9 +105,9 @@ def check(schema: Mapping[str, Any]) -> None:
     _file(files_of(schema))
 
 
-def parsed(value: bytes, files: tuple[File, ...]) -> Message:
+def parsed(value: bytes, files: tuple[File, ...], framing: Framing) -> Message:
     """Return the message of a record by its schema. Raises UnreadableError."""
-    path, at = _path(value)
+    path, at = _place(value, framing)
     kind = _message(files, path)
     message: Message = kind()
     try:
@@ -112,9 +117,9 @@ def parsed(value: bytes, files: tuple[File, ...]) -> Message:
     return message
 
 
-def head(value: bytes) -> bytes:
-    """Return what is before the message in a record: zero, schema id and path. Raises UnreadableError."""
-    return value[: _path(value)[1]]
+def head(value: bytes, framing: Framing) -> bytes:
+    """Return what is before the message in a record: schema id and path. Raises UnreadableError."""
+    return value[: _place(value, framing)[1]]
 
 
 def fields(message: Message) -> dict[str, Any]:
@@ -166,9 +171,23 @@ def has_path(files: tuple[File, ...], path: Sequence[str]) -> bool:
     return any(has(message, path) for message in _file(files).message_types_by_name.values())
 
 
-def _path(value: bytes) -> tuple[tuple[int, ...], int]:
+def _place(value: bytes, framing: Framing) -> tuple[tuple[int, ...] | str, int]:
+    """Return the path of a record's message, or its name, and the byte where the message begins."""
+    begin = framing.begin(value)
+    if framing != framings.FRAMINGS["apicurio"]:
+        return _path(value, begin)
+    # A message of Apicurio's own behind its length; its field 1 is the name.
+    size, at = _unsigned(value, begin)
+    name, end = value[at + 2 : at + size], at + size
+    if size < 2 or len(value) < end or value[at : at + 2] != bytes([_NAME_TAG, len(name)]) or not name.isascii():
+        msg = "the name of the message is damaged"
+        raise UnreadableError(msg)
+    return name.decode(), end
+
+
+def _path(value: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     """Return the path of a record's message, and the byte where the message begins."""
-    count, at = _varint(value, HEADER_BYTES)
+    count, at = _varint(value, begin)
     if count == 0:  # short for the first message
         return (0,), at
     if not 0 < count <= _DEEPEST:
@@ -182,7 +201,13 @@ def _path(value: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag varint of at most 5 bytes, and the byte after it."""
+    """Return a zigzag varint, and the byte after it."""
+    number, end = _unsigned(value, at)
+    return (number >> 1) ^ -(number & 1), end
+
+
+def _unsigned(value: bytes, at: int) -> tuple[int, int]:
+    """Return a varint of at most 5 bytes, and the byte after it."""
     number = 0
     for place in range(5):
         if at + place >= len(value):
@@ -190,7 +215,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
         byte = value[at + place]
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at + place + 1
+            return number, at + place + 1
     msg = "the path of the message is damaged"
     raise UnreadableError(msg)
 
@@ -224,10 +249,13 @@ def _file(files: tuple[File, ...]) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _message(files: tuple[File, ...], path: tuple[int, ...]) -> Any:
-    """Return the class of the message at a path. Raises UnreadableError."""
+def _message(files: tuple[File, ...], path: tuple[int, ...] | str) -> Any:
+    """Return the class of the message at a path, or with a name. Raises UnreadableError."""
     # The order of a file's messages is that of the file; message_types_by_name keeps it.
     types = list(_file(files).message_types_by_name.values())
+    if isinstance(path, str):
+        types = [each for each in types if each.name == path]
+        path = (0,)
     found = None
     for number in path:
         if not 0 <= number < len(types):

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from service.admission import arrays, device_ids, expansion, expressions, filters, inputs
 from service.admission.decode import OTHER
 from service.admission.formats import framings
+from service.admission.formats.format import FILTERED
 from service.admission.schema_sources import SchemaSets, load_schemas
 from service.reference import lookup
 from service.reference.attributes import Attributes
@@ -63,9 +64,6 @@ TOO_MANY = "the state has admission.max_devices devices, and this device is not 
 DUPLICATE_OF = "the same reading as"
 """Begins the detail of a duplicate; the place of the first reading follows."""
 
-FILTERED = "filtered"
-"""Takes the place of a reason in a record that `where` of its input does not let in."""
-
 MEETS = "?"
 """Prefix of a column that says whether a reading meets a view's filter; no measure's name begins with it."""
 
@@ -98,6 +96,7 @@ def admit(
     keep: Sequence[str] = (),
     schemas: SchemaSets | None = None,
     keep_late: bool = False,
+    asks: bool = False,
 ) -> DataFrame:
     """Decode records of the Kafka source, and admit or reject each: one row out for each record.
 
@@ -114,6 +113,7 @@ def admit(
     A late reject has a bucket and names its device, for the fold may find its broker's time ahead.
     In a row that `where` of its input filters, and in that of an empty array, `reject` is null, too. With `keep_late`, a reading
     that is rejected for nothing but being late keeps them, unless its time is before 1970: views without windows count it.
+    With `asks`, records of unknown schemas are `unknown_schema` also where their input ignores them: the fold asks for the ids.
     """
     # A reject is one column: as a struct of nine, or as nine columns, it would cost each admitted reading 0.4 us in Spark's Arrow
     # writer (4.1.1), as one column nothing measurable. JSON takes 0.8 of Avro's time.
@@ -135,7 +135,7 @@ def admit(
     if settings.admission.unknown_device == "reject" and attributes is not None:
         is_unknown = ~F.coalesce("known", F.lit(False))
     measures = settings.measures
-    decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown))
+    decided = flat.withColumn("reason", _reason(settings, ranges, is_unknown, asks=asks))
     admitted, early = F.col("reason").isNull(), F.col("reason") == "early"
     has_place = early | (F.col("reason") == "late")
     kept = admitted | ((F.col("reason") == "late") & (F.col("event_ms") >= 0)) if keep_late else admitted
@@ -235,6 +235,10 @@ def _is_tombstone(form: Input) -> Column:
     return F.col("value").isNull() if form.tombstones == "ignore" else F.lit(False)
 
 
+def _ignores_others(form: Input) -> Column:
+    return F.lit(form.others == "ignore")
+
+
 def _no_device(form: Input) -> Column:
     return F.lit(f"{form.device_text}: missing or blank")
 
@@ -254,7 +258,7 @@ def _size(name: str) -> Column:
 
 def _schema_id(settings: Settings) -> Column:
     """The schema id of a record, in hexadecimal."""
-    if len({framings.of(form).id_at for form in settings.forms}) == 1:
+    if len({form.framing for form in settings.forms}) == 1:
         return framings.id_column(settings.forms[0])
     return inputs.of_each(settings, framings.id_column)
 
@@ -315,7 +319,7 @@ def _outside(name: str, allowed: _Range) -> Column:
     return ~F.col(_measure(name)).between(allowed.low, allowed.high)
 
 
-def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -> Column:
+def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column, *, asks: bool) -> Column:
     admission = settings.admission
     event, broker = F.col("event_ms"), F.col("broker_ms")
     is_large, fault = _largest() > admission.max_bytes, F.col(expansion.FAULT)
@@ -327,6 +331,9 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column) -
         readable = (
             begin.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
         )
+    if not asks and any(form.others == "ignore" for form in settings.forms):
+        is_other = (F.col("framing") == "unknown_schema") & inputs.of_each(settings, _ignores_others)
+        readable = readable.when(is_other, FILTERED)
     readable = readable.when(F.col("framing").isNotNull(), F.col("framing")).when(~F.col("decoded"), "undecodable")
     # Before all checks of the content: records of another kind may have neither device nor time.
     wanted = readable if not settings.has_filter else readable.when(~inputs.of_each(settings, _meets), FILTERED)

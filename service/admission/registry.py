@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from service.admission import avro_types
+from service.admission import avro_types, guids
 from service.errors import RegistryError, SchemaError
 from service.settings import Registry as RegistrySettings
 from service.settings.formats import TRAITS
@@ -43,7 +43,9 @@ class _TooLargeError(Exception):
 class Client:
     """One registry, at one or several addresses. `kind` is the type of the schemas that are read, in the registry's words."""
 
-    def __init__(self, settings: RegistrySettings, kind: str = "AVRO") -> None:
+    def __init__(self, settings: RegistrySettings, kind: str = "AVRO", *, has_guids: bool = False) -> None:
+        """With `has_guids` a version is under the number of its GUID, too (formats/framings.py)."""
+        self._has_guids = has_guids
         self._settings = settings
         self._kind = kind
         self._client: SchemaRegistryClient | None = None
@@ -84,6 +86,8 @@ class Client:
                 if each is not None and _kind(each.schema) == self._kind:
                     number = int(each.schema_id)
                     schemas[number] = self._read(each.schema, what)
+                    if self._has_guids and each.guid is not None:
+                        schemas[guids.number_of(each.guid)] = schemas[number]
             except RegistryError:
                 raise
             except SchemaError as error:

@@ -125,7 +125,8 @@ def schema_source(settings: Settings) -> Source:
     if settings.registry is None:
         return FolderSource(settings.form.schemas)
     subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
-    return RegistrySource(Client(settings.registry, KINDS[settings.form.format]), subjects)
+    has_guids = settings.form.framing == "headers"
+    return RegistrySource(Client(settings.registry, KINDS[settings.form.format], has_guids=has_guids), subjects)
 
 
 def load_schemas(settings: Settings) -> SchemaSets:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from service.admission import guids
 from service.admission.questions import SCHEMA_IDS, UndecidedError
 
 ALL = "*"
@@ -24,4 +25,4 @@ def check(records: Mapping[int, int], refused: str | None) -> None:
 
 def ids_text(ids: Iterable[int]) -> str:
     """Return ids as text for messages: `schema ids 1, 2`."""
-    return f"{SCHEMA_IDS} {', '.join(map(str, ids))}"
+    return f"{SCHEMA_IDS} {', '.join(map(guids.shown, ids))}"

@@ -7,7 +7,7 @@ places of readings whose copies count. `service/admission/readings.py` has decid
 import io
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -90,6 +90,8 @@ class Screen:
     buckets: int
     has_filter: bool = False
     keep_rejects: bool = True
+    ignoring: Collection[str] = ()
+    """Topics whose records of unknown schemas are counted as filtered, once their ids were looked up."""
 
     def are_ahead(self, readings: pa.Table, newest: Mapping[int, Partition], batch: BatchContext) -> pa.Array | None:
         """Return which records have a broker's time that is ahead of the service's clock, None if none has.
@@ -246,6 +248,12 @@ class Screen:
         ids = Counter(number for rejects in parsed for number in rejects["schema_id"].drop_null().to_pylist())
         if ids:
             unknown_schemas.check(ids, task.batch.refused)
+        if ids and self.ignoring:
+            are_left = [pc.invert(_are_ignored(rejects, self.ignoring)) for rejects in parsed]
+            filtered = sum(int(pc.sum(pc.invert(each)).as_py() or 0) for each in are_left)
+            yield counts([task_counters.of_counts(task_counters.FILTERED, {0: filtered})])
+            batches = [batch.filter(each) for batch, each in zip(batches, are_left, strict=True)]
+            parsed = [rejects.filter(each) for rejects, each in zip(parsed, are_left, strict=True)]
         # Rejects are spread over the buckets, so that no task has to write all of a poisoned batch; in stretches, because the
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
@@ -257,6 +265,12 @@ class Screen:
         yield counts(
             [task_counters.of_counts(task_counters.REJECTED, {REASONS.index(name): n for name, n in reasons.items()})]
         )
+
+
+def _are_ignored(rejects: pa.RecordBatch, ignoring: Collection[str]) -> pa.Array:
+    """Return which rejects are of unknown schemas in these topics."""
+    is_unknown = pc.equal(rejects["reason"], "unknown_schema")
+    return pc.and_(is_unknown, pc.is_in(rejects["topic"], pa.array(sorted(ignoring))))
 
 
 def _are_listed(readings: pa.Table, task: Task) -> pa.Array:

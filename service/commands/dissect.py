@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from service.admission import decimals, decode, device_ids, formats, json_record, long_format, numbers, times
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
+from service.admission.formats.framings import HEADER_BYTES, Headers
 from service.admission.schema_sources import load_set
 from service.commands.metadata import Metadata
 from service.errors import SchemaError
@@ -50,15 +51,15 @@ class Dissector:
         self._settings = settings
         self._schemas: dict[str, Schemas] = {}
 
-    def __call__(self, topic: str, value: bytes | None) -> Dissected:
+    def __call__(self, topic: str, value: bytes | None, headers: Headers = ()) -> Dissected:
         """Decode as much as possible of a value. Raises SchemaError."""
-        return dissect(value, self._settings.of_topic(topic).form, self._writers(topic))
+        return dissect(value, self._settings.of_topic(topic).form, self._writers(topic), headers)
 
     def device(self, dissected: Dissected, metadata: Metadata) -> str | None:
         return device(dissected, metadata, self._settings.of_topic(metadata.topic).form)
 
-    def encode(self, topic: str, value: bytes, record: Mapping[str, Any]) -> bytes:
-        return encode(value, record, self._settings.of_topic(topic).form, self._writers(topic))
+    def encode(self, topic: str, value: bytes, record: Mapping[str, Any], headers: Headers = ()) -> bytes:
+        return encode(value, record, self._settings.of_topic(topic).form, self._writers(topic), headers)
 
     def _writers(self, topic: str) -> Schemas:
         each = self._settings.of_topic(topic)
@@ -87,8 +88,12 @@ def writers(settings: Input, everything: Settings | None = None) -> Schemas:
     return by_id
 
 
-def dissect(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
-    """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON without schema ids."""
+def dissect(value: bytes | None, settings: Input, schemas: Schemas, headers: Headers = ()) -> Dissected:
+    """Decode as much as possible of a value; `schemas` are the writers' by id, empty for JSON without schema ids.
+
+    With framing = "headers" the bytes of fields and faults are counted from the begin of the schema id in the header.
+    """
+    value = None if value is None else framings.framed(value, headers, settings)
     found = fields(value, settings, schemas)
     if value is None or not found.whole:
         return found
@@ -197,7 +202,7 @@ def offending(
     if reason == "oversized":
         return (max_bytes, size) if size > max_bytes else None
     if reason == "unknown_schema":
-        return 1, framings.of(settings).size
+        return 1, HEADER_BYTES
     path = settings.time_field if reason in {"early", "late", "behind", "no_time"} else None
     if reason in {"no_device", "bad_device", "unknown_device"}:
         path = next(iter(settings.device_fields), None)
@@ -284,9 +289,10 @@ def _is_time_in_text(value: Any, settings: Input) -> bool:
     return isinstance(value, str | bytes)
 
 
-def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas) -> bytes:
+def encode(value: bytes, record: Mapping[str, Any], settings: Input, schemas: Schemas, headers: Headers = ()) -> bytes:
     """A record in the place of `value`'s: of the same schema, in the same format. ValueError says what does not fit."""
-    return formats.of(settings).encode(value, record, settings, schemas)
+    framed = framings.framed(value, headers, settings)
+    return formats.of(settings).encode(framed, record, settings, schemas)[len(framed) - len(value) :]
 
 
 def hexdump(value: bytes, span: Span | None) -> Iterator[str]:

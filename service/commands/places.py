@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from service.admission import avro_types
+from service.admission.formats.framings import HEADER
 from service.admission.registry import KINDS, Client
 from service.admission.schema_sources import Schemas, schema_source
 from service.commands import check_input, records
@@ -126,6 +127,11 @@ def _form(messages: Sequence[Message], request: Request) -> Form:
         if isinstance(array, str):
             doubts = {"input.array": f"the readings seem to be the elements at {array}"}
         return Form({"format": "json", **({"array": array} if array else {})}, doubts=doubts)
+    if framing == "headers":
+        what = (
+            f"the records name their schemas in the header {HEADER}, as those of Confluent's HeaderSchemaIdSerializer"
+        )
+        raise SchemaError(what, remedy='Set framing = "headers", the format, and a [registry] with the schemas')
     if framing == "glue":
         what = "the records begin with the UUID of a schema version, as those of AWS Glue"
         raise SchemaError(

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from service import clock
 from service.admission import readings
+from service.admission.formats.format import FILTERED
 from service.admission.schema_sources import load_schemas
 from service.commands import dissect
 from service.commands.explain import explain
@@ -89,7 +90,7 @@ class Readmission:
             if form.where is not None:
                 unmet = f"it does not meet {form.place}.where = {form.where!r}"
             why = f"{unmet}. To mend it, change it with --set or --value"
-            refusals[number] = readings.FILTERED, why
+            refusals[number] = FILTERED, why
         for number, event_ms, text, is_behind in zip(*(each.to_pylist() for each in columns), behind, strict=True):
             if text is not None:
                 fields = readings.parsed(text)
@@ -104,7 +105,7 @@ class Readmission:
         self, reject: Reject, row: Reject, reason: str, event_ms: int | None, watermark_ms: int | None = None
     ) -> tuple[str, str]:
         decided = replace(row, reason=reason, event_ms=event_ms, watermark_ms=watermark_ms)
-        seen = self._dissector(row.place.topic, row.value)
+        seen = self._dissector(row.place.topic, row.value, row.headers)
         remedy = _REMEDIES.get(reason, "change it with --set or --value")
         if reason in readings.LATE:
             remedy = _CORRECT if reject.reason in readings.LATE else _FORCE

@@ -40,14 +40,13 @@ class Decoded:
 def framing_of(messages: Sequence[Message]) -> str | None:
     """Return how most of the records begin, as `input.framing` has it; None for records that name no schema."""
     values: list[Any] = [value for message in messages if (value := message.value())]
-    for name in (
-        "apicurio",
-        "confluent",
-        "single-object",
-        "glue",
-    ):  # Apicurio's begin as Confluent's would with the id 0
+    in_header = sum(framings.HEADER in dict(message.headers() or ()) for message in messages if message.value())
+    if in_header > len(values) / 2:
+        return "headers"
+    # Apicurio's begin as Confluent's would with the id 0.
+    for name in ("apicurio", "confluent", "single-object", "glue"):
         each = framings.FRAMINGS[name]
-        if sum(len(value) >= each.size and value.startswith(each.prefix) for value in values) > len(values) / 2:
+        if sum(each.head_at(value) is not None for value in values) > len(values) / 2:
             return name
     return None
 
@@ -131,7 +130,7 @@ def _record(value: bytes, shape: Input, schemas: Schemas, decoded: Decoded) -> M
     found = dissect.fields(value, shape, schemas)
     format_ = formats.of(shape)
     if found.whole:
-        return format_.proposed(found, value, schemas)
+        return format_.proposed(found, value, shape, schemas)
     decoded.refuse(format_.refusal(found))
     return None
 

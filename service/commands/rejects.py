@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from service import clock, settings
+from service.admission import guids
 from service.admission.arrays import NO_INDEX
 from service.admission.formats.format import Dissected
 from service.commands import dissect, replay
@@ -115,7 +116,7 @@ def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entr
         left.discard(reject.place)
         if selection.state and state != selection.state:
             continue
-        seen = dissector(reject.place.topic, reject.value)
+        seen = dissector(reject.place.topic, reject.value, reject.headers)
         device = dissector.device(seen, Metadata.of(reject))
         if selection.device is None or device == selection.device:
             yield _Entry(reject, seen, device, state)
@@ -190,7 +191,7 @@ def show(selection: Selection, *, as_json: bool) -> int:
         complete = reject_log.complete(loaded.kafka, entry.reject)
         if complete is not None and complete is not entry.reject:
             topic, dissector = complete.place.topic, dissect.Dissector(loaded)
-            seen = dissector(topic, complete.value)
+            seen = dissector(topic, complete.value, complete.headers)
             entry = _Entry(complete, seen, dissector.device(seen, Metadata.of(complete)), entry.state)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
@@ -226,7 +227,7 @@ def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Itera
     for name, text in reject.headers:
         yield f"  header {name}: {_bytes(text)}"
     if seen.schema is not None:
-        yield f"  schema {seen.schema}"
+        yield f"  schema {guids.shown(seen.schema)}"
     for name, value in seen.fields.items():
         place = "  bytes {}-{}".format(*seen.spans[name]) if name in seen.spans else ""
         yield f"  {name} = {value!r}{place}"

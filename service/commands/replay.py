@@ -175,11 +175,12 @@ def _mended(
         return None, "its bytes are in no topic any more", ""
     if not mend.fields:
         return complete, "", ""
-    seen = dissector(complete.place.topic, complete.value)
+    seen = dissector(complete.place.topic, complete.value, complete.headers)
     if not seen.whole or complete.value is None:
         return None, "does not decode: replace all of its bytes with --value", f" ({seen.why})"
     try:
-        value = dissector.encode(complete.place.topic, complete.value, _set(seen.fields, mend.fields))
+        changed = _set(seen.fields, mend.fields)
+        value = dissector.encode(complete.place.topic, complete.value, changed, complete.headers)
     except ValueError as error:
         return None, "cannot be changed by --set", f": {error}"
     return replace(complete, value=value), "", ""

@@ -215,7 +215,7 @@ def _rejects(rejected: pa.Table, settings: Settings) -> list[tuple[Reject, str]]
             tuple((each["key"], each["value"]) for each in headers or ()),
             event_ms=fields["event_ms"],
         )
-        found.append((reject, explain(reject, dissector(topic, value), settings)))
+        found.append((reject, explain(reject, dissector(topic, value, reject.headers), settings)))
     return found
 
 

@@ -50,7 +50,9 @@ def build(
         records = records.withColumn(readings.COUNTED, F.coalesce(is_counted, F.lit(False)))
     if settings.has_arrays:
         records = records.coalesce(tasks)  # the step that cuts arrays is in Python, too
-    admitted = readings.admit(records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless))
+    admitted = readings.admit(
+        records, settings, attributes, schemas=schemas, keep_late=bool(settings.endless), asks=True
+    )
     step = replace(folding(settings, attributes), context=batch_context.of_task)
     # Each task costs a Python worker, however little it reads: start no more tasks than can run at once.
     if settings.admission.distinct:
@@ -93,7 +95,7 @@ def folding(
         grouped = [column for view in settings.views for column in view.by if column not in own]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
     return Fold(
-        Screen(settings.kafka.topics, settings.buckets, settings.has_filter),
+        Screen(settings.kafka.topics, settings.buckets, settings.has_filter, ignoring=_ignoring(settings)),
         sessions.rules(settings),
         of_views,
         settings.pane_ms,
@@ -104,6 +106,11 @@ def folding(
         columns=settings.grouped_columns,
         values=values or Known(),
     )
+
+
+def _ignoring(settings: Settings) -> frozenset[str]:
+    """Return the topics whose records of unknown schemas are filtered."""
+    return frozenset(topic for topic, form in settings.inputs_by_topic.items() if form.others == "ignore")
 
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:

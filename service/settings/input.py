@@ -240,15 +240,21 @@ class Input(Section):
     """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
     none.
     """
-    framing: Literal["confluent", "apicurio", "glue", "single-object", "none"] = "confluent"
-    """With format = "avro": what stands before a record. "confluent": 0 and four bytes of schema id. "apicurio": 0 and
-    eight bytes. "glue": the header of AWS Glue, with schema_versions. "single-object": Avro's own, C3 01 and the
-    fingerprint. "none": nothing; all records are of the reader_schema, or of the highest id in the folder.
+    framing: Literal["confluent", "headers", "apicurio", "glue", "single-object", "none"] = "confluent"
+    """What stands before a record that has a schema. "confluent": 0 and four bytes of schema id. "headers": the id or the
+    schema's GUID is in Confluent's header __value_schema_id, or else before the record. "apicurio": 0 and eight bytes.
+    Only with Avro: "glue", the header of AWS Glue, with schema_versions; "single-object", Avro's own, C3 01 and the
+    fingerprint; "none", nothing, and all records are of the reader_schema, or of the highest id in the folder.
     """
     schema_versions: Mapping[int, str] = Field(
         default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
     )
     """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
+    others: Literal["reject", "ignore"] = "reject"
+    """Records of other types than this input reads, in a topic of several types: "ignore" counts them as filtered, "reject"
+    rejects them. With Avro they are of a schema with another record's name than the reader's; and, of every format, of a
+    schema id that the folder or the subjects do not have, once it was looked up.
+    """
     schema_retry_ms: Positive = Field(default=60_000, alias="schema_retry")
     """How long a schema id that could not be resolved is not looked up again; its records are rejected meanwhile."""
     device_id: Annotated[str | tuple[str, ...], BeforeValidator(_device_sources)] = "device_id"
@@ -528,8 +534,9 @@ class Input(Section):
 
     @property
     def needs_headers(self) -> bool:
-        """Whether a value comes from a header."""
-        return any(source.parse(path).kind == "header" for _, path in self.sources if source.is_word(path))
+        """Whether a value, or the schema, comes from a header."""
+        words = (path for _, path in self.sources if source.is_word(path))
+        return self.framing == "headers" or any(source.parse(path).kind == "header" for path in words)
 
     def topic_problems(self, topics: Iterable[str]) -> list[str]:
         """Return a problem for each of the input's topics that a pattern does not match."""

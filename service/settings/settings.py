@@ -227,8 +227,12 @@ class Settings(Section):
             yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
         if self.registry is None and form.traits.needs_registry:
             yield f"format: {form.format} needs a [registry], which has the schemas"
-        if form.framing != "confluent" and form.format != "avro":
+        if form.framing in {"headers", "apicurio"} and not form.has_schemas:
+            yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
+        if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
             yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+        if form.others == "ignore" and not form.has_schemas:
+            yield f"others: is for records with a schema, and the format is {form.format!r}; use where"
         is_glue = form.framing == "glue"
         if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):
             yield (
@@ -341,7 +345,7 @@ class Settings(Section):
     def has_filter(self) -> bool:
         """Whether a record may be neither admitted nor rejected: an input has a filter, or arrays, which may be empty."""
         return self.has_arrays or any(
-            form.where is not None or form.is_long or form.tombstones == "ignore" for form in self.forms
+            form.where is not None or form.is_long or "ignore" in {form.tombstones, form.others} for form in self.forms
         )
 
     @property

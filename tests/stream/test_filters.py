@@ -8,6 +8,7 @@ from load.judge import oracle
 from load.judge.rules import read_rules
 from load.testbed import to_toml
 from service.admission import filters, readings
+from service.admission.formats.format import FILTERED
 from service.aggregation import task_counters
 from service.errors import SettingsError
 from service.pipeline import builder
@@ -278,5 +279,5 @@ def test_a_filter_reads_no_more_of_a_device_than_the_longest_id_has(spark, tmp_p
 def test_without_a_filter_the_plan_is_as_it_was(spark, tmp_path):
     frame = spark.createDataFrame([], KAFKA)
     plan = readings.admit(frame, settings(tmp_path))._jdf.queryExecution().optimizedPlan().toString()
-    names = filters._ROW, readings.FILTERED, f" AS {readings.MEETS}", "column_kind"
+    names = filters._ROW, FILTERED, f" AS {readings.MEETS}", "column_kind"
     assert not [name for name in names if name in plan]

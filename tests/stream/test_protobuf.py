@@ -10,6 +10,7 @@ from google.protobuf import descriptor_pb2
 
 from load.servers.schema_registry import Registry
 from service.admission import protobuf, readings
+from service.admission.formats import framings
 from service.admission.registry import PROTOBUF, Client
 from service.admission.schema_sources import load_schemas
 from service.commands import check_input
@@ -207,13 +208,16 @@ def test_a_field_may_have_the_name_of_a_method_of_its_message():
     own = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", number) for number, _ in fields.values())
     value = framed(own + b"\x4a" + bytes([len(own)]) + own, path=b"\x00")
     unpacker = protobuf.Unpacker(
-        {1: files}, (("HasField",), ("next", "DESCRIPTOR"), ("next", "next", "HasField")), "ms"
+        {1: files},
+        (("HasField",), ("next", "DESCRIPTOR"), ("next", "next", "HasField")),
+        "ms",
+        framings.FRAMINGS["confluent"],
     )
     assert json.loads(unpacker.text(value)) == {
         "HasField": 1.0,
         "next": {"DESCRIPTOR": 2.0, "next": {"HasField": None}},
     }
-    parsed = protobuf.parsed(value, files)
+    parsed = protobuf.parsed(value, files, framings.FRAMINGS["confluent"])
     assert (
         protobuf.fields(parsed)["next"]
         == protobuf.plain(parsed)["next"]

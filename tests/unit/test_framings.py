@@ -3,15 +3,20 @@
 import json
 from pathlib import Path
 from typing import Any, cast
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 from confluent_kafka import Message
 
+from load.servers.schema_registry import Registry
+from service.admission import guids
 from service.admission.formats import framings
+from service.admission.schema_sources import load_set
 from service.commands import dissect, records
 from service.commands.metadata import Metadata
 from service.errors import SettingsError
 from service.settings import Input, Settings, parse
+from service.settings import Registry as Section
 from tests.stream.records import BASE_MS, avro
 
 VERSIONS = {1: "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", 2: "00000000-0000-0000-0000-000000000002"}
@@ -36,6 +41,7 @@ def body(number: int, temperature: float) -> bytes:
 # By framing: the header of each schema, and of one that nobody has. Fingerprints are compared elsewhere.
 HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
     "confluent": (b"\0\0\0\0\1", b"\0\0\0\0\2", b"\0\0\0\0\x09"),
+    "headers": (b"\0\0\0\0\1", b"\0\0\0\0\2", b"\0\0\0\0\x09"),
     "apicurio": (b"\0" * 8 + b"\1", b"\0" * 8 + b"\2", b"\0" * 8 + b"\x09"),
     "glue": (
         bytes.fromhex("0300b7b4a7f09c964e4aa687fb5de9ef0c63"),
@@ -96,7 +102,7 @@ def cases(framing: str) -> dict[str, tuple[bytes | None, Any]]:
         "of the second": (second + body(2, 2.5), 2.5),
         "unknown": (
             unknown + body(1, 1.5),
-            "unknown_schema" if framing in {"confluent", "apicurio"} else "undecodable",
+            "unknown_schema" if framing in {"confluent", "headers", "apicurio"} else "undecodable",
         ),
         "more bytes": (first + body(1, 1.5) + b"\0", "undecodable"),
         "another framing": (b"\x07" + first[1:] + body(1, 1.5), "undecodable"),
@@ -118,6 +124,54 @@ def test_each_framing_is_read_without_spark(framing: str, tmp_path: Path) -> Non
         assert answer == expected, (name, answer, text)
 
 
+GUID = "89791762-2336-4186-9674-299b90a802e2"
+
+
+def of_headers(first: bytes, second: bytes = b"") -> dict[str, tuple[list[tuple[str, bytes | None]], bytes, Any]]:
+    """Headers, value, and the temperature or the reason of its reject, by name; `second` is what Protobuf adds to an id."""
+    by_guid, by_id = b"\1" + UUID(GUID).bytes + second, b"\0\0\0\0\1" + second
+    name = framings.HEADER
+    return {
+        "a GUID": ([(name, by_guid)], first, 1.5),
+        "an id": ([("x", b"\7"), (name, by_id)], first, 1.5),
+        "no header": ([("x", b"\7")], by_id + first, 1.5),
+        "before the value, although the header is empty": ([(name, b"")], by_id + first, 1.5),
+        "two headers, of which the last one counts": ([(name, b"\7"), (name, by_guid)], first, 1.5),
+        "a GUID that nobody has": ([(name, by_guid[:7] + b"\0" * 10 + second)], first, "unknown_schema"),
+        "an id that nobody has": ([(name, b"\0\0\0\0\x09" + second)], first, "unknown_schema"),
+        "a header of another kind": ([(name, b"\2" + by_guid[1:])], first, "undecodable"),
+        "a GUID that is cut": ([(name, by_guid[:3])], b"", "undecodable"),
+        "neither": ([], first, "undecodable"),
+        "a header without a value": ([(name, None)], first, "undecodable"),
+    }
+
+
+def test_a_schema_may_be_named_in_a_header(tmp_path: Path) -> None:
+    form = settings(tmp_path, "headers").form
+    known = {**SCHEMAS, guids.number_of(GUID): FIRST}
+    for name, (headers, value, expected) in of_headers(body(1, 1.5)).items():
+        found = dissect.dissect(value, form, known, headers)
+        answer = dissect.reason(found, Metadata(b"k"), form)[0]
+        assert (answer or dissect.reading(found, Metadata(b"k"), form).measures["t"]) == expected, name
+    headers, value, _ = of_headers(body(1, 1.5))["a GUID"]
+    seen = dissect.dissect(value, form, known, headers)
+    assert dissect.encode(value, {**seen.fields, "t": 2.5}, form, known, headers) == body(1, 2.5)
+
+
+def test_a_registry_gives_each_version_by_its_id_and_by_its_guid(tmp_path: Path) -> None:
+    with Registry() as registry:
+        number = registry.register("topic-value", FIRST)
+        section = Section.model_validate({"url": registry.url})
+        given = settings(tmp_path, "headers").model_copy(update={"registry": section})
+        known = load_set(given).schemas
+        guid = uuid5(NAMESPACE_OID, json.dumps(FIRST))
+        assert known == {number: FIRST, guids.number_of(str(guid)): FIRST}
+        value = b"\1" + guid.bytes
+        assert dissect.dissect(body(1, 1.5), given.form, known, [(framings.HEADER, value)]).fields["t"] == 1.5
+        plain = settings(tmp_path, "confluent").model_copy(update={"registry": section})
+        assert load_set(plain).schemas == {number: FIRST}
+
+
 def test_headers_are_those_of_the_specifications() -> None:
     for framing in ("confluent", "apicurio", "glue"):
         assert (header(framing, 1), header(framing, 2)) == HEADERS[framing][:2]
@@ -133,6 +187,9 @@ def test_init_recognises_the_framing(framing: str) -> None:
         def value(self) -> bytes:
             return header(framing, 1) + body(1, 1.5)
 
+        def headers(self) -> None:
+            return None
+
     messages = cast("list[Message]", [Sample()])
     assert records.framing_of(messages) == framing
     if framing != "glue":
@@ -142,7 +199,13 @@ def test_init_recognises_the_framing(framing: str) -> None:
 @pytest.mark.parametrize(
     ("framing", "given", "message"),
     [
-        ("apicurio", {"format": "json", "reader_schema": None}, "input.framing: 'apicurio' is for format = 'avro'"),
+        (
+            "apicurio",
+            {"format": "json", "reader_schema": None},
+            "input.framing: 'apicurio' is for records with a schema",
+        ),
+        ("headers", {"format": "json", "reader_schema": None}, "input.framing: 'headers' is for records with a schema"),
+        ("glue", {"format": "json", "reader_schema": None}, "input.framing: 'glue' is for format = 'avro'"),
         ("glue", {"schema_versions": {}}, "needs the UUID of each schema id"),
         ("glue", {"schema_versions": {"1": "x"}}, "'x' is no UUID"),
         ("confluent", {"schema_versions": {"1": VERSIONS[1]}}, "no other framing has them"),

@@ -332,6 +332,19 @@ def test_schema_ids_that_are_not_known_are_asked_for_by_how_many_records_have_th
     assert len(rejects_of(folded(rows))) == len(rows), "a batch run asks nothing"
 
 
+def test_unknown_schemas_of_a_topic_that_ignores_them_are_filtered_once_they_were_looked_up():
+    rows = [rejected(n, "unknown_schema", schema_id=number) for n, number in enumerate([5, 5, 7])]
+    rows += [rejected(9, "undecodable"), {**rejected(8, "unknown_schema", schema_id=5)}]
+    rows[-1]["reject"] = {**rows[-1]["reject"], "topic": "more"}
+    ignoring = replace(FOLD, screen=replace(FOLD.screen, ignoring=frozenset(["more"])))
+    with pytest.raises(UndecidedError):
+        folded(rows, fold=replace(ignoring, context=lambda: BatchContext(refused="7")))
+    output = folded(rows, sizes=[2], fold=ignoring)
+    assert rejects_of(output) == [row["reject"] for row in rows if row["reject"]["topic"] == "readings"]
+    assert tally_of(output).sum(task_counters.FILTERED) == 1
+    assert tally_of(output).sum(task_counters.REJECTED, REASONS.index("unknown_schema")) == 3
+
+
 def test_a_device_without_any_measure_has_no_window_but_a_session():
     output = folded([admitted("a", 0), admitted("a", 1), admitted("bb", 2, t=1.0)])
     assert {key[0] for key in panes(output)} == {"bb"}

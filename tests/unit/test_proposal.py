@@ -18,6 +18,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from service.admission import protobuf
+from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
 from service.commands import dissect, records
 from service.commands.places import Form, Request, form
@@ -534,7 +535,7 @@ def test_a_message_has_the_values_that_its_mapped_fields_would_have() -> None:
         label = field.LABEL_REPEATED if name in {"some", "more"} else field.LABEL_OPTIONAL
         made.field.add(name=name, number=number, label=label, **of)
     schema = {"files": [["r.proto", base64.b64encode(file.SerializeToString()).decode()]]}
-    message = protobuf.parsed(b"\0\0\0\0\1\0", protobuf.files_of(schema))
+    message = protobuf.parsed(b"\0\0\0\0\1\0", protobuf.files_of(schema), framings.FRAMINGS["confluent"])
     of_zeros = {"temp": 0.0, "on": False}
     assert protobuf.plain(message) == of_zeros
     message.extra.value, message.raw, message.wind.device = b"1", b"2", "d1"  # type: ignore[attr-defined]

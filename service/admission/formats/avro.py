@@ -56,17 +56,21 @@ class Avro(Format):
     suffix = "avsc"
 
     def framing(self, plan: Plan) -> Column:
-        return framings.of(plan.form).framing(plan)
+        return framings.of(plan.form).framing(plan, _others(plan))
 
     def record(self, plan: Plan) -> Column:
+        others = _others(plan)
         reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
         framing = framings.of(plan.form)
-        head, body = framing.head_of(plan), F.concat(framing.body(), self.mark())
-        choice: Column | None = None
-        if not framing.size:
+        body = F.concat(framing.body(plan), self.mark())
+        if not framing.heads:
             body = F.when(F.length("value") <= plan.max_bytes, body)
             return _decoded(body, plan.schemas.schemas[framings.reader_id(plan.form, plan.schemas.schemas)], reader)
+        head = framing.head_of(plan)
+        choice: Column | None = None
         for schema_id, writer in plan.schemas.schemas.items():
+            if schema_id in others:
+                continue
             decoded, matches = _decoded(body, writer, reader), framing.has_id(plan, schema_id, head)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
@@ -80,7 +84,7 @@ class Avro(Format):
         if stopped := framing.stopped(value, form, schemas):
             return stopped
         number = framing.id_of(value, form, schemas) or 0
-        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.size)
+        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.begin(value))
         try:
             found = decoder.read()
         except DamagedError as error:
@@ -96,7 +100,7 @@ class Avro(Format):
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         reader = schemas[framings.reader_id(form, schemas)]
         writer = avro_types.bounded(schemas[found.schema or 0])
-        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).size)
+        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).begin(value))
         try:
             return replace(found, read=used.read(), problems=tuple(used.problems))
         except DamagedError as error:
@@ -111,8 +115,8 @@ class Avro(Format):
 
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
         framing = framings.of(form)
-        out, number = io.BytesIO(value[: framing.size]), framing.id_of(value, form, schemas) or 0
-        out.seek(framing.size)
+        out, number = io.BytesIO(value[: framing.begin(value)]), framing.id_of(value, form, schemas) or 0
+        out.seek(0, io.SEEK_END)
         try:
             schema: Any = fastavro.parse_schema(dict(schemas[number]))
             fastavro.schemaless_writer(out, schema, dict(record), strict=True)
@@ -136,6 +140,14 @@ class Avro(Format):
 
     def stored(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
         return record(schema, place)
+
+
+def _others(plan: Plan) -> list[int]:
+    """Return the ids of schemas of other records than the reader's, for an input that ignores them."""
+    if plan.form.others == "reject":
+        return []
+    name = avro_types.full_name(plan.schemas.reader, "")
+    return [each for each, schema in plan.schemas.schemas.items() if avro_types.full_name(schema, "") != name]
 
 
 def _decoded(body: Column, writer: Mapping[str, Any], reader: str) -> Column:

@@ -20,8 +20,10 @@ from service.settings import Input
 END = "tidemark_end"
 """The end mark: the field of a decoded record that shows that it was decoded to its last byte. See Format.mark."""
 CORRUPT = "tidemark_corrupt"
-TEXT = "text_"
-"""Prefix of the column with the JSON text of a record."""
+FILTERED = "filtered"
+"""Takes the place of a reason in a record that its input does not let in."""
+TEXT, FRAMED = "text_", "framed_"
+"""Prefixes of the columns with the JSON text of a record, and with the header and the value."""
 
 Schemas = Mapping[int, Mapping[str, Any]]
 Span = tuple[int, int]
@@ -133,7 +135,7 @@ class Format(ABC):
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
         """Return a record in the place of `value`'s, of the same schema. ValueError says what does not fit."""
 
-    def proposed(self, found: Dissected, _value: bytes, _schemas: Schemas) -> Mapping[str, Any]:
+    def proposed(self, found: Dissected, _value: bytes, _form: Input, _schemas: Schemas) -> Mapping[str, Any]:
         """Return the fields that `init` looks at, of a value that decodes."""
         return found.fields
 

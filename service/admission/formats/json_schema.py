@@ -1,4 +1,4 @@
-"""JSON in Confluent's wire format. A schema only names the records that are read (decision 37)."""
+"""JSON behind a header that names its schema (framings.py). A schema only names the records that are read (decision 37)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,6 @@ from pyspark.sql import Column
 
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Plan, Schemas
-from service.admission.formats.framings import CONFLUENT, HEADER_BYTES
 from service.admission.formats.plain_json import Json, json_fields
 from service.settings import Input
 
@@ -21,23 +20,25 @@ class JsonSchema(Json):
     suffix = "jsonschema"
 
     def framing(self, plan: Plan) -> Column:
-        return CONFLUENT.framing(plan)
+        return framings.of(plan.form).framing(plan)
 
-    def body(self) -> Column:
-        return CONFLUENT.body()
+    def body(self, plan: Plan) -> Column:
+        return framings.of(plan.form).body(plan)
 
-    def body_of(self, value: bytes, _form: Input) -> bytes:
-        return value[HEADER_BYTES:]
+    def body_of(self, value: bytes, form: Input) -> bytes:
+        return value[framings.of(form).begin(value) :]
 
     def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
-        if stopped := CONFLUENT.stopped(value, form, schemas):
+        framing = framings.of(form)
+        if stopped := framing.stopped(value, form, schemas):
             return stopped
-        found = json_fields(value[HEADER_BYTES:])
-        stop = None if found.stop is None else found.stop + HEADER_BYTES
-        return replace(found, schema=CONFLUENT.id_of(value, form, schemas), stop=stop)
+        begin = framing.begin(value)
+        found = json_fields(value[begin:])
+        stop = None if found.stop is None else found.stop + begin
+        return replace(found, schema=framing.id_of(value, form, schemas), stop=stop)
 
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
-        return value[:HEADER_BYTES] + super().encode(value, record, form, schemas)
+        return value[: framings.of(form).begin(value)] + super().encode(value, record, form, schemas)
 
     def refusal(self, found: Dissected) -> str:
         return framings.refusal(found) or super().refusal(found)

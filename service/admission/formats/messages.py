@@ -1,4 +1,7 @@
-"""Protobuf in Confluent's wire format: the mapped fields become a JSON text (service/admission/protobuf.py)."""
+"""Protobuf behind a header that names its schema (framings.py).
+
+The mapped fields become a JSON text (service/admission/protobuf.py).
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +14,6 @@ from pyspark.sql import functions as F
 from service.admission import protobuf
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Plan, Schemas
-from service.admission.formats.framings import CONFLUENT, HEADER_BYTES
 from service.admission.formats.plain_json import JsonText, json_fields
 from service.settings import Input
 
@@ -22,26 +24,27 @@ class Protobuf(JsonText):
     suffix = "protobuf"
 
     def framing(self, plan: Plan) -> Column:
-        return CONFLUENT.framing(plan)
+        return framings.of(plan.form).framing(plan)
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
-        value = F.when(F.length("value") <= plan.max_bytes, F.col("value"))
+        value = F.when(F.length("value") <= plan.max_bytes, framings.of(plan.form).value(plan))
         if is_mine is not None:
             value = F.when(is_mine, value)
         return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value)
 
     def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
-        if stopped := CONFLUENT.stopped(value, form, schemas):
+        framing = framings.of(form)
+        if stopped := framing.stopped(value, form, schemas):
             return stopped
-        number = _id(value)
+        number = framing.id_of(value, form, schemas)
         try:
-            return Dissected(protobuf.fields(_message(value, schemas)), {}, number)
+            return Dissected(protobuf.fields(_message(value, form, schemas)), {}, number)
         except protobuf.UnreadableError as error:
-            return Dissected({}, {}, number, stop=HEADER_BYTES, why=str(error))
+            return Dissected({}, {}, number, stop=framing.begin(value), why=str(error))
 
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         try:
-            text = protobuf.Unpacker.of(form, {}).mapped(_message(value, schemas))
+            text = protobuf.Unpacker.of(form, {}).mapped(_message(value, form, schemas))
         except protobuf.UnreadableError as error:
             return replace(found, problems=(str(error),))
         used = super().read(json_fields(text.encode()), value, form, schemas)
@@ -50,18 +53,18 @@ class Protobuf(JsonText):
     def text_problems(self, _texts: Mapping[str, str], _value: bytes, _form: Input, _schemas: Schemas) -> Iterator[str]:
         yield from ()
 
-    def encode(self, value: bytes, record: Mapping[str, Any], _form: Input, schemas: Schemas) -> bytes:
-        message = _message(value, schemas)
+    def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
+        message = _message(value, form, schemas)
         message.Clear()
         try:
             json_format.ParseDict(record, message)
         except json_format.ParseError as error:
-            msg = f"does not fit schema {_id(value)}: {error}"
+            msg = f"does not fit schema {framings.of(form).id_of(value, form, schemas)}: {error}"
             raise ValueError(msg) from error
-        return protobuf.head(value) + bytes(message.SerializeToString())
+        return protobuf.head(value, framings.of(form)) + bytes(message.SerializeToString())
 
-    def proposed(self, _found: Dissected, value: bytes, schemas: Schemas) -> Mapping[str, Any]:
-        return protobuf.plain(_message(value, schemas))
+    def proposed(self, _found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Mapping[str, Any]:
+        return protobuf.plain(_message(value, form, schemas))
 
     def refusal(self, found: Dissected) -> str:
         return framings.refusal(found) or f"does not fit schema {found.schema}"
@@ -73,9 +76,7 @@ class Protobuf(JsonText):
         return protobuf.has_path(protobuf.files_of(schema), path)
 
 
-def _id(value: bytes) -> int:
-    return int.from_bytes(value[1:HEADER_BYTES])
-
-
-def _message(value: bytes, schemas: Schemas) -> Any:
-    return protobuf.parsed(value, protobuf.files_of(schemas[_id(value)]))
+def _message(value: bytes, form: Input, schemas: Schemas) -> Any:
+    framing = framings.of(form)
+    number = framing.id_of(value, form, schemas)
+    return protobuf.parsed(value, protobuf.files_of(schemas[number or 0]), framing)

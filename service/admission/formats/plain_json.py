@@ -65,10 +65,10 @@ class Json(JsonText):
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
         is_read = F.length("value") <= plan.max_bytes
-        text = F.when(is_read if is_mine is None else is_mine & is_read, self.body()).cast("string")
+        text = F.when(is_read if is_mine is None else is_mine & is_read, self.body(plan)).cast("string")
         return F.trim(F.try_validate_utf8(text), F.lit(_BLANKS))
 
-    def body(self) -> Column:
+    def body(self, _plan: Plan) -> Column:
         """Return the bytes of the JSON text."""
         return F.col("value")
 
