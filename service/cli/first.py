@@ -60,7 +60,7 @@ def init(
 ) -> None:
     """Look at a topic and write a short settings file for it: device id, event time, measures, sessions, views.
 
-    A file that exists is not replaced. What the sample cannot tell is in the table, and as a comment in the file.
+    A file that exists is not replaced. It is shown first, with what was seen. What the sample cannot tell is a comment in it.
     """
     from service.commands import init, places, progress
 

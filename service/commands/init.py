@@ -11,12 +11,11 @@ from service.commands import places, records, tables
 from service.commands.places import Request
 from service.errors import SchemaError, SettingsError, SetupError
 from service.printing import command_line
-from service.proposal import proposal, settings_text, times
+from service.proposal import proposal, settings_text
 from service.proposal.envelopes import envelope_of
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
-from service.settings import Admission, Kafka, parse
-from service.units import format_duration
+from service.settings import Kafka, parse
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,12 +45,12 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     if reference is not None and made.reference_key is not None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
     console = tables.console()
-    _show(console, kafka, decoded, made)
     sections = Places(
         request.kafka, request.redis, form.input, request.service, form.registry, request.reference, request.metrics
     )
     written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
+    _show(console, kafka, decoded, made, written)
     if not confirm(f"Write {request.out}?"):
         tables.line(console, "Nothing is written.")
         return
@@ -105,14 +104,13 @@ def _exists(out: Path) -> SettingsError:
     return SettingsError(what, remedy="Name another file with --config, or remove this one")
 
 
-def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Proposal) -> None:
-    """Print what was seen, what is proposed, and what the sample cannot tell."""
-    title = f"{len(decoded.sample)} records of {', '.join(kafka.topics)}"
-    tables.table(console, title, ("setting", "proposal", "seen"), _rows(made))
-    if (name := envelope_of(decoded.sample)) is not None:
-        tables.line(console, f"The records look like those of {name}.")
+def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Proposal, written: str) -> None:
+    """Print the file that is proposed, what was seen, and what the sample cannot tell."""
+    for line in written.splitlines():
+        tables.line(console, line)
+    tables.line(console, "")
     for why, count in decoded.refused.most_common():
-        tables.line(console, f"{count} records were not decoded: {why}")
+        tables.line(console, f"{count} records of {', '.join(kafka.topics)} were not decoded: {why}")
     if made.columns.more:
         tables.line(console, f"{made.columns.more} more fields were not looked at")
     if made.left_out:
@@ -121,41 +119,13 @@ def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Prop
         paths = [path for path, reason in made.left_out.items() if reason == why]
         more = f" and {len(paths) - _LEFT_OUT} more" if len(paths) > _LEFT_OUT else ""
         tables.line(console, f"  {', '.join(paths[:_LEFT_OUT])}{more}: {why}")
+    if made.more_categories:
+        tables.line(console, f"Also with few values: {', '.join(made.more_categories)}")
+    for seen in filter(None, (proposal.pace(made.rhythm), proposal.delays(made))):
+        tables.line(console, f"{seen[0].upper()}{seen[1:]}.")
     tables.line(console, f"Windows are final {proposal.final_after(made)}; later readings are rejected as late.")
     unsure = list(proposal.lines(made))
     if unsure:
         tables.line(console, "What the sample cannot tell:")
         for setting, why in unsure:
             tables.line(console, f"  {setting}: {why}", "yellow")
-
-
-def _rows(made: Proposal) -> list[tuple[str, str, str]]:
-    rows = []
-    device, event = made.device, made.clock
-    if device is not None:
-        why = f"{device.devices} devices" + (f", {device.why}" if device.why else "")
-        rows.append(("input.device_id", _marked(made, "input.device_id", device.path), why))
-    if event is not None:
-        form = f"{event.path} ({event.pattern or event.unit})"
-        rows.append(("input.event_time", _marked(made, "input.event_time", form), times.lag(event)))
-    for each in made.measures:
-        share = "" if each.share == 1 else f", in {each.share:.1%} of the records"
-        shown = each.path if each.path == each.name else f"{each.name} = {each.path}"
-        shown += f" where {each.where}" if each.where is not None else ""
-        rows.append(
-            ("input.measures", _marked(made, "input.measures", shown), f"{each.low:.6g} to {each.high:.6g}{share}")
-        )
-    delay = proposal.duration(made.max_delay_ms) or f"{format_duration(Admission().max_delay_ms)}, the default"
-    rows.append(("admission.max_delay", _marked(made, "admission.max_delay", delay), proposal.delays(made)))
-    if ahead := proposal.duration(made.max_ahead_ms):
-        rows.append(("admission.max_ahead", _marked(made, "admission.max_ahead", ahead), ""))
-    gap = proposal.duration(made.gap_ms) or "5 m, the default"
-    rows.append(("sessions.gap", _marked(made, "sessions.gap", gap), proposal.pace(made.rhythm)))
-    views = ", ".join(("device", *made.categories))
-    others = f"; also with few values: {', '.join(made.more_categories)}" if made.more_categories else ""
-    rows.append(("views", views, f"windows of {proposal.duration(made.window_ms)}{others}"))
-    return rows
-
-
-def _marked(made: Proposal, setting: str, shown: str) -> str:
-    return f"{shown}  (not sure)" if setting in made.doubts else shown

@@ -16,7 +16,7 @@ from service.admission.registry import KINDS, Client
 from service.admission.schema_sources import Schemas, schema_source
 from service.commands import check_input, records
 from service.errors import ReferenceDataError, SchemaError, SettingsError, SourceError
-from service.kafka import clients, scan, topics
+from service.kafka import scan
 from service.pipeline.command_session import started
 from service.proposal.proposal import Table
 from service.quality import sample
@@ -91,10 +91,7 @@ class Form:
 
 def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
     """Return the newest records of all partitions. Raises SourceError."""
-    existing = topics.describe(clients.admin(kafka), kafka)
-    if missing := [name for name in kafka.topics if name not in existing]:
-        raise topics.missing(kafka, missing)
-    source = sample.newest(kafka, request.count)
+    source = sample.require_newest(kafka, request.count, "look at")
     begin = {
         (topic, partition): offset
         for topic, partitions in source.begin.items()
