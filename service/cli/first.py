@@ -109,7 +109,8 @@ def try_(
     loaded = load(config)
     with progress.waiting("Spark starts, and decodes the newest records"):
         tried = trial.trial(loaded, records)
-    say(document(tried.document())) if json else trial.show(loaded, tried)
+    for line in [document(tried.document())] if json else trial.lines(loaded, tried):
+        say(line)
 
 
 schemas_group = group("schemas", app, "Try new Avro schemas, or records of JSON.", "Inputs")

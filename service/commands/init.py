@@ -4,21 +4,17 @@ import tomllib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from service import clock
-from service.commands import places, records, tables
+from service.commands import places, records
 from service.commands.places import Request
 from service.errors import SchemaError, SettingsError, SetupError
-from service.printing import command_line
+from service.printing import command_line, say
 from service.proposal import proposal, settings_text
 from service.proposal.envelopes import envelope_of
 from service.proposal.proposal import Proposal
 from service.proposal.settings_text import Places
 from service.settings import Kafka, parse
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _LEFT_OUT = 8
 """Fields that are named for one reason; the others are counted."""
@@ -44,23 +40,22 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     made.doubts |= form.doubts
     if reference is not None and made.reference_key is not None:
         places.require_columns(request.reference, made.reference_key, list(reference.columns))
-    console = tables.console()
     sections = Places(
         request.kafka, request.redis, form.input, request.service, form.registry, request.reference, request.metrics
     )
     written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
-    _show(console, kafka, decoded, made, written)
+    _show(kafka, decoded, made, written)
     if not confirm(f"Write {request.out}?"):
-        tables.line(console, "Nothing is written.")
+        say("Nothing is written.")
         return
     _write(request.out, written)
     if made.open:
         what = f"{request.out} is written, but {', '.join(made.open)} could not be told from the sample"
         raise SettingsError(what, remedy="Give each at its TO DO in the file, then run `tidemark check`")
-    tables.line(console, f"{request.out} is written. Next:")
+    say(f"{request.out} is written. Next:")
     for words in ("check", "run"):
-        tables.line(console, f"  {command_line(words, request.out)}")
+        say(f"  {command_line(words, request.out)}")
 
 
 def _undecodable(kafka: Kafka, decoded: records.Decoded) -> SchemaError:
@@ -104,28 +99,28 @@ def _exists(out: Path) -> SettingsError:
     return SettingsError(what, remedy="Name another file with --config, or remove this one")
 
 
-def _show(console: "Console", kafka: Kafka, decoded: records.Decoded, made: Proposal, written: str) -> None:
+def _show(kafka: Kafka, decoded: records.Decoded, made: Proposal, written: str) -> None:
     """Print the file that is proposed, what was seen, and what the sample cannot tell."""
     for line in written.splitlines():
-        tables.line(console, line)
-    tables.line(console, "")
+        say(line)
+    say("")
     for why, count in decoded.refused.most_common():
-        tables.line(console, f"{count} records of {', '.join(kafka.topics)} were not decoded: {why}")
+        say(f"{count} records of {', '.join(kafka.topics)} were not decoded: {why}")
     if made.columns.more:
-        tables.line(console, f"{made.columns.more} more fields were not looked at")
+        say(f"{made.columns.more} more fields were not looked at")
     if made.left_out:
-        tables.line(console, "Numbers that are no measures:")
+        say("Numbers that are no measures:")
     for why in dict.fromkeys(made.left_out.values()):
         paths = [path for path, reason in made.left_out.items() if reason == why]
         more = f" and {len(paths) - _LEFT_OUT} more" if len(paths) > _LEFT_OUT else ""
-        tables.line(console, f"  {', '.join(paths[:_LEFT_OUT])}{more}: {why}")
+        say(f"  {', '.join(paths[:_LEFT_OUT])}{more}: {why}")
     if made.more_categories:
-        tables.line(console, f"Also with few values: {', '.join(made.more_categories)}")
+        say(f"Also with few values: {', '.join(made.more_categories)}")
     for seen in filter(None, (proposal.pace(made.rhythm), proposal.delays(made))):
-        tables.line(console, f"{seen[0].upper()}{seen[1:]}.")
-    tables.line(console, f"Windows are final {proposal.final_after(made)}; later readings are rejected as late.")
+        say(f"{seen[0].upper()}{seen[1:]}.")
+    say(f"Windows are final {proposal.final_after(made)}; later readings are rejected as late.")
     unsure = list(proposal.lines(made))
     if unsure:
-        tables.line(console, "What the sample cannot tell:")
+        say("What the sample cannot tell:")
         for setting, why in unsure:
-            tables.line(console, f"  {setting}: {why}", "yellow")
+            say(f"  {setting}: {why}")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +21,11 @@ from service.admission.arrays import NO_INDEX
 from service.admission.inputs import FieldCount
 from service.admission.schema_sources import load_schemas
 from service.aggregation import sessions
-from service.commands import dissect, tables
+from service.commands import dissect
 from service.commands.explain import explain
 from service.pipeline import builder
 from service.pipeline.command_session import started
-from service.printing import counted
+from service.printing import aligned, counted, printable
 from service.publication.rows import Rows, by_shard, session_rows, window_rows
 from service.quality import sample
 from service.recompute import sources
@@ -39,9 +39,6 @@ from service.units import format_time
 from state import codec
 from state.bucket import advance
 from state.layout import CLOSED, Changes, empty_state
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 _KEPT = ("topic", "partition", "offset", "key", "value")
 SHOWN = 3
@@ -144,22 +141,22 @@ def of(table: pa.Table, settings: Settings, attributes: Attributes | None, field
     )
 
 
-def show(settings: Settings, tried: Trial) -> None:
-    """Print a trial for people."""
-    to = tables.console()
+def lines(settings: Settings, tried: Trial) -> Iterator[str]:
+    """Yield a trial for people."""
     names = ", ".join(settings.kafka.topics)
-    tables.line(to, f"{tried.records} records of {names}: {tried.admitted} admitted, of {tried.devices} devices")
+    yield f"{tried.records} records of {names}: {tried.admitted} admitted, of {tried.devices} devices"
     filters = [f"{form.place}.where" for form in settings.forms if form.where is not None]
     if tried.filtered:
-        tables.line(to, f"{tried.filtered} do not meet {' or '.join(filters)}")
+        yield f"{tried.filtered} do not meet {' or '.join(filters)}"
     if tried.fields:
-        _show_fields(to, tried)
+        yield from _fields(tried.fields)
     if tried.rejects:
-        _show_rejects(to, tried)
+        yield from _reject_lines(tried)
     if tried.windows:
-        _show_windows(to, settings, tried)
-        _show_sessions(to, tried)
-    tables.line(to, "Nothing was written, to Kafka, Redis or the checkpoint.")
+        yield from _window_lines(settings, tried)
+        yield from _session_lines(tried.sessions)
+    yield ""
+    yield "Nothing was written, to Kafka, Redis or the checkpoint."
 
 
 def _only_rejected(name: str) -> Column:
@@ -252,51 +249,48 @@ def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode(errors="backslashreplace")
 
 
-def _show_rejects(to: "Console", tried: Trial) -> None:
-    rows = []
-    for reason, count in tried.reasons.items():
-        examples = [(each, detail) for each, detail in tried.rejects if each.reason == reason][:SHOWN]
-        for number, (each, detail) in enumerate(examples):
-            first = (reason, count) if number == 0 else ("", "")
-            rows.append((*first, each.place, detail))
-    tables.table(to, f"{len(tried.rejects)} rejects", ("reason", "records", "such as", "why"), rows)
-
-
-def _show_fields(to: "Console", tried: Trial) -> None:
-    rows = [(each.setting, each.path, f"{each.records} of {each.decoded}") for each in tried.fields]
-    tables.table(to, "fields", ("setting", "field", "decoded records that have it"), rows)
-    for each in tried.fields:
+def _fields(fields: Sequence[FieldCount]) -> Iterator[str]:
+    yield ""
+    rows = [(each.setting, each.path, f"{each.records} of {each.decoded}") for each in fields]
+    yield from aligned([("setting", "field", "decoded records that have it"), *rows])
+    for each in fields:
         if not each.records and each.decoded:
-            tables.line(to, f"{each.setting}: no record has {each.path}", "yellow")
+            yield f"{each.setting}: no record has {each.path}"
 
 
-def _show_windows(to: "Console", settings: Settings, tried: Trial) -> None:
-    """Print the newest windows of each view. A key is on a line of its own, so that it can be copied."""
-    tables.line(to, "")
-    tables.line(to, f"windows; the watermark is {format_time(tried.watermark_ms)}")
+def _reject_lines(tried: Trial) -> Iterator[str]:
+    yield ""
+    yield f"{len(tried.rejects)} rejects"
+    rows = [("reason", "records", "such as", "why")]
+    for reason, count in tried.reasons.items():
+        examples = [(str(each.place), detail) for each, detail in tried.rejects if each.reason == reason][:SHOWN]
+        rows += [(reason, str(count), *example) for example in examples]
+    yield from aligned([[printable(cell) for cell in row] for row in rows])
+
+
+def _window_lines(settings: Settings, tried: Trial) -> Iterator[str]:
+    """Yield the newest windows of each view. A key is on a line of its own, so that it can be copied."""
+    yield ""
+    yield f"windows; the watermark is {format_time(tried.watermark_ms)}"
     for view in settings.views:
         of_view = sorted(
             (each for each in tried.windows if each.view == view.name), key=lambda each: int(each.fields["start"])
         )
         finals = sum(each.is_final for each in of_view)
-        tables.line(to, f"  {view.name}: {counted(len(of_view), 'window')}, {finals} final")
+        yield f"  {view.name}: {counted(len(of_view), 'window')}, {finals} final"
         for each in of_view[-SHOWN:]:
-            shown = ", ".join(f"{name} {_short(each.fields[name])}" for name in view.statistics if name in each.fields)
-            tables.line(to, f"    {each.key}")
-            tables.line(to, f"      {shown}")
+            yield f"    {each.key}"
+            shown = (f"{name} {_short(each.fields[name])}" for name in view.statistics if name in each.fields)
+            yield f"      {', '.join(shown)}"
 
 
-def _show_sessions(to: "Console", tried: Trial) -> None:
-    newest = sorted(tried.sessions, key=lambda each: int(each.fields["last"]))[-SHOWN:]
-    tables.line(to, "")
-    tables.line(
-        to, f"{counted(len(tried.sessions), 'session')}, {sum(each.is_final for each in tried.sessions)} closed"
-    )
-    for each in newest:
+def _session_lines(sessions: Sequence[Value]) -> Iterator[str]:
+    yield ""
+    yield f"{counted(len(sessions), 'session')}, {sum(each.is_final for each in sessions)} closed"
+    for each in sorted(sessions, key=lambda each: int(each.fields["last"]))[-SHOWN:]:
         reason = f", {each.fields['reason']}" if each.fields["reason"] else ""
-        tables.line(to, f"    {each.key}")
-        tables.line(to, f"      {each.fields['state']}{reason}, {counted(int(each.fields['count']), 'reading')}")
-    tables.line(to, "")
+        yield f"    {each.key}"
+        yield f"      {each.fields['state']}{reason}, {counted(int(each.fields['count']), 'reading')}"
 
 
 def _short(text: str) -> str:

@@ -1,7 +1,5 @@
 """`tidemark try`: what it prints of windows and sessions."""
 
-import pytest
-
 from service.commands import trial
 from service.commands.trial import Trial, Value
 from tests import minimal
@@ -9,12 +7,11 @@ from tests import minimal
 KEY = "a-prefix-that-is-long:window:all:t:" + "device-with-a-very-long-name-" * 6 + ":1790000000000"
 
 
-def test_each_key_in_redis_is_a_line_of_its_own_however_long_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_key_in_redis_is_a_line_of_its_own_however_long_it_is() -> None:
     window = Value(KEY, {"start": "1790000000000", "count": "3", "mean": "2.123456789"}, "all", True)
     fields = {"last": "5", "state": "closed", "reason": "gap", "count": "1"}
     tried = Trial(3, 3, 1, (), (window,), (Value("s:1", fields, is_final=True),), 1_790_000_060_000)
-    trial.show(minimal.settings(kafka={"topics": ["t"]}), tried)
-    lines = capsys.readouterr().out.splitlines()
+    lines = list(trial.lines(minimal.settings(kafka={"topics": ["t"]}), tried))
     assert lines[0] == "3 records of t: 3 admitted, of 1 devices"
     assert f"    {KEY}" in lines
     assert lines[lines.index(f"    {KEY}") - 1] == "  all: 1 window, 1 final"
