@@ -337,8 +337,3 @@ def lines(made: Proposal) -> Iterator[tuple[str, str]]:
     """Yield each setting that is not sure, and why."""
     yield from made.open.items()
     yield from made.doubts.items()
-
-
-def duration(ms: int | None) -> str | None:
-    """Return a duration as settings have it, None for None."""
-    return None if ms is None else format_duration(ms)
