@@ -121,71 +121,47 @@ class Metrics(TermMetrics):
         self.batch_limit = gauge("batch_limit_records", "The most Kafka records that the next batch may have")
         self.admitted = counter("readings_admitted", "Readings that were admitted")
         self.rejects = counter("rejects", "Readings that were not admitted", "reason", (*readings.REASONS, UNREADABLE))
-        self.topic_rejects = counter(
-            "topic_rejects", "Rejects that were copied to the rejects topic of a topic", "topic"
-        )
+        self.topic_rejects = counter("topic_rejects", "Rejects that were copied to the topic's rejects topic", "topic")
         self.filtered = counter("records_filtered", "Records that input.where does not let in")
-        self.behind = counter(
-            "readings_behind", "Readings that were rejected as late because the watermark had passed them"
-        )
+        self.behind = counter("readings_behind", "Readings that were rejected because the watermark had passed them")
         self.unknown = counter("readings_unknown_device", "Admitted readings of devices that the reference lacks")
         self.column_values = gauge("column_values", "Values of a column of the record that are keys of views", "column")
         self.column_limit = gauge("column_max_values", "input.columns: max_values of the column", "column")
         self.measured = counter("measure_readings", "Admitted readings that have the measure", "input measure")
-        self.unmeasured = counter(
-            "measure_missing_readings",
-            "Admitted readings of an input that maps the measure, without it",
-            "input measure",
-        )
+        self.unmeasured = counter("measure_missing_readings", "Admitted readings without the measure", "input measure")
         self.others = counter("readings_other_value", "Readings that views count under (other) in a column", "column")
-        self.devices = counter(
-            "devices_new", "Devices that Redis has for the first time, or again after they were gone"
-        )
-        self.published = counter(
-            "published", "What was published: values to Redis, rejects to Kafka", "kind", _PUBLISHED
-        )
-        self.sessions = counter(
-            "sessions", "Sessions that Redis has for the first time, and as closed", "change", _CHANGES
-        )
+        self.devices = counter("devices_new", "Devices that Redis has for the first time, or again")
+        self.published = counter("published", "Values published to Redis, and rejects to Kafka", "kind", _PUBLISHED)
+        self.sessions = counter("sessions", "Sessions that Redis has first, and as closed", "change", _CHANGES)
         self.writes = counter("redis_writes", "Values given to Redis, by what it did with them", "outcome", _OUTCOMES)
         self.bytes = counter("redis_bytes", "Bytes sent to Redis")
         self.retries = counter("redis_retries", "Writes to Redis that were tried again")
         self.closed_idle = counter("sessions_closed_idle", "Sessions that were closed because input was silent")
         self.silent = gauge("input_silent", "1 while nothing is admitted and the clock closes what is open")
-        self.lost = counter(
-            "records_lost", "Kafka records that were deleted before they were read, where that is accepted"
-        )
+        self.lost = counter("records_lost", "Kafka records that were deleted before they were read")
         self.failures = counter("failures", "Failures that did not end the service", "part", _PARTS)
         self.restarts = counter("query_restarts", "Failures that restarted the query inside the driver", "code", _CODES)
-        self.lookups = counter(
-            "schema_lookups", "Schema ids that were looked up while running, by how that ended", "result", LOOK_UPS
-        )
+        self.lookups = counter("schema_lookups", "Schema ids that were looked up, by result", "result", LOOK_UPS)
         self.unreadable = gauge("unreadable_offsets", "Offsets that the service has named when it ended as unreadable")
         self.schemas = gauge("schemas", "Writers' schemas that the query decodes")
-        self.republished = counter(
-            "republished", "Values that were published again after Redis had lost them", "kind", _PUBLISHED[:3]
-        )
-        self.view_changes = counter(
-            "view_changes", "Changes to the views while running, by what became of them", "result", VIEW_CHANGES
-        )
+        self.republished = counter("republished", "Lost values that were published again", "kind", _PUBLISHED[:3])
+        self.view_changes = counter("view_changes", "Changes to the views while running", "result", VIEW_CHANGES)
         self.incomplete_views = gauge("incomplete_views", "Views whose past is not computed yet")
         self.filled = counter("filled_windows", "Windows of the past that were computed for new views")
         self.unrepublished = counter(
             "unrepublished",
-            "Values that Redis had lost and Kafka no longer has all readings of",
+            "Lost values that Kafka lacks readings of",
             "kind",
             _PUBLISHED[:2],
         )
         self.data_lost = counter("redis_data_lost", "Times that Redis was found without what it had acknowledged")
         self.headroom = gauge(
             "retention_headroom_seconds",
-            "For how long the service may be down before records are deleted unread",
+            "Time until unread records are deleted",
             "topic",
             "partition",
         )
-        self.lag = gauge(
-            "lag_records", "End of the partition minus end of the last committed batch", "topic", "partition"
-        )
+        self.lag = gauge("lag_records", "End of the partition minus that of the committed batch", "topic", "partition")
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.lag_age = gauge("lag_age_seconds", "Time since Kafka last said how long the partitions are; NaN before")
         self._lag_asked_s = math.nan
@@ -194,26 +170,16 @@ class Metrics(TermMetrics):
         self.reference_max_age = gauge("reference_max_age_seconds", "reference.max_age: older, it ends the service")
         self.watermark_delay = gauge("watermark_delay_seconds", "admission.max_delay + max_ahead")
         self.max_hold = gauge("watermark_max_hold_seconds", "admission.max_hold")
-        self.redis_ahead = gauge(
-            "redis_ahead_seconds",
-            "How far Redis calls windows final beyond the watermark: new windows until there are refused",
-        )
+        self.redis_ahead = gauge("redis_ahead_seconds", "How far Redis calls windows final beyond the watermark")
         self.event_time = EventTime(series)
         self.quality = Quality(series)
         self.views = Views(series)
         self.outlets = Outlets(series)
         self.process = process or ProcessMetrics(series)
         self.stores = StoreMetrics(series, self.process.failures if process is None else None)
-        self.unordered = counter(
-            "windows_unordered",
-            "Writes of windows without statistics of order: too many readings were above the watermark",
-        )
-        self.values_waiting = gauge(
-            "values_waiting", "Open values that are newer in the state than in Redis: see update_every"
-        )
-        self.state_rows = gauge(
-            "state_rows", "Open windows, devices, and devices with an open session, in the state", "kind"
-        )
+        self.unordered = counter("windows_unordered", "Writes of windows without their statistics of order")
+        self.values_waiting = gauge("values_waiting", "Open values that are newer in the state than in Redis")
+        self.state_rows = gauge("state_rows", "Open windows, devices and devices with a session", "kind")
         self.state_bytes = gauge("state_bytes", "Bytes of the state as it is stored")
         self.state_written = counter("state_written_bytes", "Bytes of the state that batches wrote")
         self.state_changed = counter("state_changed_bytes", "Bytes of the state's rows that batches changed")
@@ -221,15 +187,9 @@ class Metrics(TermMetrics):
         self._sizes: dict[int, tuple[int, ...]] = {}
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
         self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
-        self.never_devices = gauge(
-            "never_devices", "Devices of the reference that have never sent: `tidemark devices --status never`"
-        )
-        self.reference_kept = gauge(
-            "reference_kept", "1 while the last good reference serves on as there is no newer one"
-        )
-        self.reference_failures = counter(
-            "reference_failures", "Times that there was no newer reference", "reason", REASONS
-        )
+        self.never_devices = gauge("never_devices", "Devices of the reference that have never sent")
+        self.reference_kept = gauge("reference_kept", "1 while the last good reference serves on")
+        self.reference_failures = counter("reference_failures", "Times without a newer reference", "reason", REASONS)
         self.reference_info = gauge("reference_info", "1 for the version of the reference in use", "version")
         self.last_batch = gauge("last_batch_timestamp_seconds", "When the last batch was finished")
         self.batch = gauge("batch", "The number of the last finished batch")

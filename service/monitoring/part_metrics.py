@@ -31,9 +31,7 @@ class EventTime:
     def __init__(self, series: Series) -> None:
         gauge = series.gauge
         self.watermark = gauge("watermark_timestamp_seconds", "The line that event time has reached")
-        self.newest = gauge(
-            "event_timestamp_seconds", "The newest event time that a partition has given", "topic", "partition"
-        )
+        self.newest = gauge("event_timestamp_seconds", "The newest event time of a partition", "topic", "partition")
         self.spread = gauge(
             "event_spread_seconds",
             "How far the admitted event times of a batch's partitions were apart, oldest or newest: the most of the last minute",
@@ -72,14 +70,10 @@ class Views:
         self.open = series.gauge("open_windows", "Windows in the state that the watermark has not passed", "view")
         self.final_age = series.gauge(
             "final_window_age_seconds",
-            "Time since the end of the newest window that is final; NaN before one is",
+            "Time since the newest final window ended; NaN without one",
             "view",
         )
-        self.final_max_age = series.gauge(
-            "final_window_max_age_seconds",
-            "Limit of final_window_age_seconds that follows from the settings: beyond it the view's windows do not close",
-            "view",
-        )
+        self.final_max_age = series.gauge("final_window_max_age_seconds", "Limit of the age by the settings", "view")
         self._names: list[str] = []
         self._counts: dict[int, dict[int, int]] = {}
         self._final_ms = 0
@@ -135,9 +129,7 @@ class Outlets:
         self.pending = series.gauge("outlet_pending_bytes", "Bytes of finals that an outlet lacks", "outlet")
         self.limit = series.gauge("outlet_max_pending_bytes", "max_pending of the outlet", "outlet")
         self.age = series.gauge("outlet_age_seconds", "Age of the oldest batch whose finals an outlet lacks", "outlet")
-        self.behind = series.gauge(
-            "outlet_behind", "1 while batches do not wait for an outlet that lacks finals", "outlet"
-        )
+        self.behind = series.gauge("outlet_behind", "1 while batches do not wait for the outlet", "outlet")
         self.refused = series.gauge("outlet_refused_rows", "Final values that an outlet refuses, set aside", "outlet")
         self._ask: Ask = dict
 
@@ -194,14 +186,9 @@ class Quality:
     """The part of the service's metrics that the quality checker sets."""
 
     def __init__(self, series: Series) -> None:
-        self.met = series.gauge(
-            "quality_expectations_met_ratio",
-            "Share of the expectations that the last sample met; NaN before there was one",
-        )
+        self.met = series.gauge("quality_expectations_met_ratio", "Share of the expectations that the last sample met")
         self.met.set(math.nan)
-        self.each = series.gauge(
-            "quality_expectation_met", "1 when the last sample met the expectation, else 0", "expectation"
-        )
+        self.each = series.gauge("quality_expectation_met", "1 if the last sample met the expectation", "expectation")
         self.checked = series.gauge("quality_checked_timestamp_seconds", "When a sample was checked last; 0 for never")
         self.sampled = series.gauge("quality_sampled_readings", "Admitted readings in the last sample")
         self.failures = series.counter("quality_failures", "Checks that could not be made")

@@ -19,29 +19,17 @@ class ProcessMetrics:
 
     def __init__(self, series: Series) -> None:
         self.heap = series.gauge("jvm_heap_bytes", "Heap of the driver's JVM", "kind")
-        self.gc_seconds = series.counter(
-            "jvm_gc_seconds", "Time of garbage collections of the driver's JVM", "collector"
-        )
+        self.gc_seconds = series.counter("jvm_gc_seconds", "Time of garbage collections of the driver", "collector")
         self.collections = series.counter("jvm_gc_collections", "Garbage collections of the driver's JVM", "collector")
-        self.memory = series.gauge(
-            "process_memory_bytes", "Memory of the service's processes on this host; shared pages count once", "process"
-        )
+        self.memory = series.gauge("process_memory_bytes", "Memory of processes on this host", "process")
         self.workers = series.gauge("python_workers", "Python processes that Spark has started on this host")
-        self.open_files = series.gauge(
-            "process_open_files", "Open files and sockets of processes on this host", "process"
-        )
-        self.open_files_limit = series.gauge(
-            "process_open_files_limit", "The lowest limit of open files of a process of this kind", "process"
-        )
+        self.open_files = series.gauge("process_open_files", "Open files and sockets of processes", "process")
+        self.open_files_limit = series.gauge("process_open_files_limit", "The lowest limit of open files", "process")
         self.sockets = series.gauge("process_sockets", "Sockets among the open files", "process")
         self.threads = series.gauge("process_threads", "Threads of processes on this host", "process")
-        self.direct = series.gauge(
-            "jvm_direct_bytes", "Memory of the driver's JVM outside its heap, in buffers", "owner"
-        )
+        self.direct = series.gauge("jvm_direct_bytes", "Memory of the driver's buffers outside the heap", "owner")
         self.temporary = series.gauge("temporary_files", "Files that exist in a folder for temporary files", "folder")
-        self.limit_used = series.gauge(
-            "limit_used_ratio", "The share of a limit of the system that the process nearest to it uses", "limit"
-        )
+        self.limit_used = series.gauge("limit_used_ratio", "The used share of a limit of the system", "limit")
         self.failures = _failures(series)
         self.failures.labels("jvm")
         for gauge, labels in (
@@ -79,14 +67,10 @@ class StoreMetrics:
         self.checkpoint_files = series.gauge("checkpoint_files", "Files of the checkpoint, by its folder", "folder")
         self.redis_memory = series.gauge("redis_memory_bytes", "used_memory of the Redis that has the shard", "shard")
         self.redis_limit = series.gauge(
-            "redis_memory_limit_bytes", "maxmemory of the Redis that has the shard; +Inf without a limit", "shard"
+            "redis_memory_limit_bytes", "maxmemory of the shard's Redis; +Inf without", "shard"
         )
-        self.redis_evicts = series.gauge(
-            "redis_evicts", "1 if the maxmemory-policy of the Redis that has the shard is not noeviction", "shard"
-        )
-        self.redis_evicted = series.counter(
-            "redis_evicted_keys", "Keys that the Redis that has the shard has evicted", "shard"
-        )
+        self.redis_evicts = series.gauge("redis_evicts", "1 if maxmemory-policy is not noeviction", "shard")
+        self.redis_evicted = series.counter("redis_evicted_keys", "Keys that the shard's Redis has evicted", "shard")
         self.feed = series.gauge("feed_entries", "Entries of the change feed", "shard")
         self.failures = failures or _failures(series)
         self.failures.labels("redis")
