@@ -167,5 +167,5 @@ def sql(
         message = "--json and --csv are two forms: give one"
         raise typer.BadParameter(message)
     text = sys.stdin.read() if question == "-" else question
-    sql = extra.command("tidemark_sql", "sql")
+    sql = extra.command("sql")
     sql.show(sql.ask(settings.load(config), text), "json" if json else "csv" if csv else "table")

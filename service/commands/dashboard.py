@@ -11,15 +11,13 @@ from service.monitoring import pages, status
 from service.settings.settings import Settings
 from service.settings.several import name_of
 
-PACKAGE = "tidemark_dashboard"
-
 
 def serve(settings: Settings, config: Path, words: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status. `words` are options of `tidemark-dashboard`, which come last.
 
     Raises SetupError when the package is not installed.
     """
-    return int(extra.command(PACKAGE, "dashboard").main([*options(settings, config), *words]))
+    return int(extra.command("dashboard").main([*options(settings, config), *words]))
 
 
 def options(settings: Settings, config: Path) -> list[str]:

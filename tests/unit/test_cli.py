@@ -156,14 +156,15 @@ def test_dashboard_takes_redis_and_the_service_from_the_settings_and_further_opt
     assert "give a --token-file" in capsys.readouterr().err
 
 
-def test_dashboard_without_its_package_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", [("dashboard",), ("sql", "show tables")])
+def test_a_command_of_an_extra_says_how_to_get_it(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(GOOD)
-    monkeypatch.setattr(dashboard, "PACKAGE", "no_such_package")
-    assert main(["dashboard", "--config", str(path)]) == SetupError.status
-    assert "wheel with its extra: tidemark-service[dashboard]" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, f"tidemark_{words[0]}.command", None)
+    assert main([*words, "--config", str(path)]) == SetupError.status
+    assert f"wheel with its extra: tidemark-service[{words[0]}]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("state", "exits"), [("running", 0), ("restarting", 1)])
