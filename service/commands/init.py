@@ -45,7 +45,7 @@ def init(request: Request, confirm: Callable[[str], bool]) -> None:
     )
     written = settings_text.text(made, sections, _head(kafka, decoded))
     _require_valid(written, made, request.out)
-    _show(kafka, decoded, made, written)
+    _show(decoded, made, written)
     if not confirm(f"Write {request.out}?"):
         say("Nothing is written.")
         return
@@ -99,13 +99,13 @@ def _exists(out: Path) -> SettingsError:
     return SettingsError(what, remedy="Name another file with --config, or remove this one")
 
 
-def _show(kafka: Kafka, decoded: records.Decoded, made: Proposal, written: str) -> None:
+def _show(decoded: records.Decoded, made: Proposal, written: str) -> None:
     """Print the file that is proposed, what was seen, and what the sample cannot tell."""
     for line in written.splitlines():
         say(line)
     say("")
     for why, count in decoded.refused.most_common():
-        say(f"{count} records of {', '.join(kafka.topics)} were not decoded: {why}")
+        say(f"{count} records were not decoded: {why}")
     if made.columns.more:
         say(f"{made.columns.more} more fields were not looked at")
     if made.left_out:
