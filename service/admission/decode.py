@@ -203,7 +203,7 @@ class Decoder:
 
     def _scaled(self, measure: Measure) -> Column:
         if measure.expression is not None:
-            return expressions.value(measure, self._name, set(filter(self._is_number_in_text, measure.paths)))
+            return expressions.value(measure, self._sql, set(filter(self._is_number_in_text, measure.paths)))
         value = self._measured(measure)
         if measure.conditions:
             value = F.when(self._holds(measure), value)
@@ -242,7 +242,9 @@ class Decoder:
     def _sql(self, path: str) -> str:
         """Return SQL for the value of a source: a variant where `_is_variant`, a text of another word."""
         each = source.parse(path)
-        return field_path.sql(path, self._name) if each.in_record else kafka_columns.sql(each, self._topics)
+        if not each.in_record:
+            return kafka_columns.sql(each, self._topics)
+        return field_path.sql(self._settings.names_in_plan(each.names), self._name)
 
 
 def _without_blanks(text: Column) -> Column:
@@ -267,7 +269,7 @@ def _has_half(text: Column, document: Column) -> Column:
 def _type_at(record: t.StructType, path: str, settings: Input) -> t.DataType:
     """Return the type of a field."""
     kind: t.DataType = record
-    for part in field_path.parts(path):
+    for part in settings.names_in_plan(field_path.parts(path)):
         if isinstance(kind, t.MapType):
             kind = kind.valueType
             continue

@@ -11,6 +11,7 @@ import pytest
 
 from service import settings as service_settings
 from service.admission import readings
+from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
 from service.commands.explain import explain
 from service.commands.metadata import Metadata
@@ -261,3 +262,42 @@ def test_a_plan_without_such_sources_reads_no_headers(spark: Any, tmp_path: Path
     plan = readings.admit(frame, given)._jdf.queryExecution().optimizedPlan().toString()
     assert not given.needs_headers
     assert not [word for word in ("parse_json", "lambda", "replace(") if word in plan]
+
+
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_fields_that_differ_only_in_case_are_different_fields(spark: Any, tmp_path: Path, form: str) -> None:
+    measures = {"small": "t", "large": "T", "both": "t + 10 * T", "one": "env.x", "two": "Env.x", "three": "Env.X"}
+    columns = {"line": "line", "unit": "Line"}
+    given = service_settings.parse(
+        make_document(
+            tmp_path,
+            input={"format": form, "measures": measures, "columns": columns},
+            views=[{"name": "l", "by": ["line", "unit"], "window": "1 m"}],
+        )
+    )
+    kinds = {"t": "double", "T": "double", "line": "string", "Line": "string", "_t": "double"}
+    env = {"type": "record", "name": "E", "fields": [{"name": name, "type": "double"} for name in ("x", "X")]}
+    fields = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
+    fields += [{"name": name, "type": kind} for name, kind in kinds.items()]
+    fields += [{"name": "env", "type": env}, {"name": "Env", "type": ["null", "E"]}]
+    schema: dict[str, Any] = {"type": "record", "name": "R", "fields": fields}
+    record: dict[str, Any] = {"device_id": "d", "event_time": BASE_MS, "t": 1.0, "T": 2.0, "line": "a", "Line": "A"}
+    record |= {"_t": 9.0, "env": {"x": 3.0, "X": 4.0}, "Env": {"x": 5.0, "X": 6.0}}
+    value = json.dumps(record).encode() if form == "json" else avro(1, schema, **record)
+    frame = spark.createDataFrame([Record(value, BASE_MS).row()], KAFKA)
+    [row] = readings.admit(frame, given, schemas={"input": SchemaSet({1: schema}, schema)}).toArrow().to_pylist()
+    expected = {
+        "small": 1.0,
+        "large": 2.0,
+        "both": 21.0,
+        "one": 3.0,
+        "two": 5.0,
+        "three": 6.0,
+        "line": "a",
+        "unit": "A",
+    }
+    assert {name: row[name] for name in expected} == expected
+    seen = dissect.dissect(value, given.form, {1: schema})
+    made = dissect.reading(seen, Metadata(), given.form)
+    assert dissect.reason(seen, Metadata(), given.form) == ("", "")
+    assert {**made.measures, **made.columns} == {name: each for name, each in expected.items() if name != "both"}

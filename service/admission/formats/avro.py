@@ -60,7 +60,10 @@ class Avro(Format):
 
     def record(self, plan: Plan) -> Column:
         others = _others(plan)
-        reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
+        reader_type = reader_schema(plan.schemas.reader, plan.form)
+        if plan.form.has_twins:
+            reader_type = avro_types.without_case(reader_type)
+        reader = json.dumps(with_end(reader_type))
         framing = framings.of(plan.form)
         body = F.concat(framing.body(plan), self.mark())
         if not framing.heads:
