@@ -263,6 +263,10 @@ class Input(Section):
     is JSON, "$header.NAME" a header, "$topic" the topic, "$topic/PATTERN/" the part of it that a named group matches,
     "'text'" a constant. Several parts make one id with / between them: ["site", "unit"]. More is in docs/sources.md.
     """
+    key_schema: Path | None = Field(default=None, examples=["schemas/key.avsc"])
+    """File with the Avro schema of the record's key, for $key.PATH; `framing` says what stands before the key, too. Of all
+    keys the one schema is read, whatever id they name. Default: none, the key is JSON.
+    """
     event_time: Annotated[str, AfterValidator(partial(source.normal, kinds=source.TIME, of="an event time"))] = (
         "event_time"
     )
@@ -537,6 +541,12 @@ class Input(Section):
         """Whether a value, or the schema, comes from a header."""
         words = (path for _, path in self.sources if source.is_word(path))
         return self.framing == "headers" or any(source.parse(path).kind == "header" for path in words)
+
+    @property
+    def key_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of the fields of the key."""
+        sources = (source.parse(path) for _, path in self.sources if source.is_word(path))
+        return tuple(each.names for each in sources if each.in_document)
 
     def topic_problems(self, topics: Iterable[str]) -> list[str]:
         """Return a problem for each of the input's topics that a pattern does not match."""

@@ -231,6 +231,8 @@ class Settings(Section):
             yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
         if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
             yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+        if form.key_schema is not None and not form.key_paths:
+            yield "key_schema: no setting reads a field of the key; device_id = '$key.id' does"
         if form.others == "ignore" and not form.has_schemas:
             yield f"others: is for records with a schema, and the format is {form.format!r}; use where"
         is_glue = form.framing == "glue"
