@@ -227,6 +227,20 @@ class Settings(Section):
             yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
         if self.registry is None and form.traits.needs_registry:
             yield f"format: {form.format} needs a [registry], which has the schemas"
+        yield from self._schema_problems(form)
+        if form.array and not form.traits.has_arrays:
+            yield f"array: needs format = 'json', and the format is {form.format!r}"
+        if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso":
+            yield "time_zone: needs event_time_unit = 'iso' or an Avro timestamp; a number has no zone"
+        if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}:
+            yield "event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
+        if form.event_time == source.TIMESTAMP:
+            for key in ("event_time_part", "event_time_pattern", "time_zone"):
+                if key in form.model_fields_set:
+                    yield f"{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
+
+    def _schema_problems(self, form: Input) -> Iterator[str]:
+        """Yield what the keys about schemas do not allow."""
         if form.framing in {"headers", "apicurio"} and not form.has_schemas:
             yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
         if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
@@ -241,16 +255,6 @@ class Settings(Section):
                 "schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
                 "no other framing has them"
             )
-        if form.array and not form.traits.has_arrays:
-            yield f"array: needs format = 'json', and the format is {form.format!r}"
-        if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso":
-            yield "time_zone: needs event_time_unit = 'iso' or an Avro timestamp; a number has no zone"
-        if form.event_time_part is not None and form.event_time_unit not in {"s", "iso"}:
-            yield "event_time_part: needs event_time_unit = 's', for nanoseconds, or 'iso', for the time of day"
-        if form.event_time == source.TIMESTAMP:
-            for key in ("event_time_part", "event_time_pattern", "time_zone"):
-                if key in form.model_fields_set:
-                    yield f"{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
 
     def _crossing_outlets(self) -> Iterator[str]:
         """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""
