@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from service.errors import SchemaError
+from service.settings import field_path
 
 TIMESTAMPS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
 """Logical types of which Spark makes a timestamp (4.1.1); decode.py reads those without a zone as UTC."""
@@ -154,6 +155,25 @@ def projection(schema: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> dic
         follow(schema, path, "")
     cut_schema: dict[str, Any] = inline(cut(schema, ""), {name: cut(part, "") for name, part in parts.items()})
     return cut_schema
+
+
+def without_case(schema: Any) -> Any:
+    """Return a reader's schema whose fields have names that differ also where case is ignored, and their own as aliases."""
+    if isinstance(schema, list):
+        return [without_case(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    changed = {key: without_case(schema[key]) for key in ("items", "values", "type") if key in schema}
+    fields = [
+        {
+            **each,
+            "name": field_path.without_case(each["name"]),
+            "aliases": [each["name"], *each.get("aliases", ())],
+            "type": without_case(each["type"]),
+        }
+        for each in schema.get("fields", ())
+    ]
+    return {**schema, **changed, **({"fields": fields} if fields else {})}
 
 
 def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from service.admission import (
     numbers,
     times,
 )
-from service.admission.formats.format import CORRUPT, END, TEXT, Plan
+from service.admission.formats.format import CORRUPT, END, KEY, TEXT, Plan
 from service.admission.schema_sources import SchemaSet
 from service.errors import SchemaError
 from service.settings import Input, Measure, field_path, source, time_pattern
@@ -95,7 +95,10 @@ class Decoder:
     def _is_variant(self, path: str) -> bool:
         """Whether a text is read from a value of JSON."""
         each = source.parse(path)
-        return each.in_document or (each.in_record and self._settings.is_json)
+        return self._is_in_json_key(each) or (each.in_record and self._settings.is_json)
+
+    def _is_in_json_key(self, each: source.Source) -> bool:
+        return each.in_document and self._settings.key_schema is None
 
     def _has_kind(self, path: str, kinds: Sequence[str]) -> Column:
         return F.coalesce(F.schema_of_variant(self._field(path)).isin(*kinds), F.lit(True))
@@ -104,7 +107,7 @@ class Decoder:
         """Whether the text of a source is missing or valid; never null."""
         text, each = self._text(path), source.parse(path)
         is_text: Column = text.isNull() | F.try_validate_utf8(text).isNotNull()
-        if each.in_document:
+        if self._is_in_json_key(each):
             return is_text & ~_has_half(text, F.col("key").cast("string"))
         if not each.in_record or not self._format.has_escapes:
             return is_text
@@ -203,7 +206,7 @@ class Decoder:
 
     def _scaled(self, measure: Measure) -> Column:
         if measure.expression is not None:
-            return expressions.value(measure, self._name, set(filter(self._is_number_in_text, measure.paths)))
+            return expressions.value(measure, self._sql, set(filter(self._is_number_in_text, measure.paths)))
         value = self._measured(measure)
         if measure.conditions:
             value = F.when(self._holds(measure), value)
@@ -242,7 +245,11 @@ class Decoder:
     def _sql(self, path: str) -> str:
         """Return SQL for the value of a source: a variant where `_is_variant`, a text of another word."""
         each = source.parse(path)
-        return field_path.sql(path, self._name) if each.in_record else kafka_columns.sql(each, self._topics)
+        if each.in_document and self._settings.key_schema is not None:
+            return field_path.sql(each.names, KEY + self._name)
+        if not each.in_record:
+            return kafka_columns.sql(each, self._topics)
+        return field_path.sql(self._settings.names_in_plan(each.names), self._name)
 
 
 def _without_blanks(text: Column) -> Column:
@@ -267,7 +274,7 @@ def _has_half(text: Column, document: Column) -> Column:
 def _type_at(record: t.StructType, path: str, settings: Input) -> t.DataType:
     """Return the type of a field."""
     kind: t.DataType = record
-    for part in field_path.parts(path):
+    for part in settings.names_in_plan(field_path.parts(path)):
         if isinstance(kind, t.MapType):
             kind = kind.valueType
             continue

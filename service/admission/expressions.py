@@ -8,7 +8,7 @@ A field that is null makes the value null, as in SQL: the reading lacks the meas
 division by 0) becomes NaN, which admission rejects, unless the expression may be null by intent: CASE, IF, NULLIF, NULL.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import reduce
 from operator import and_, or_
 
@@ -20,7 +20,7 @@ from pyspark.sql import types as t
 
 from service.admission import numbers
 from service.errors import SettingsError
-from service.settings import Measure, Settings, field_path
+from service.settings import Measure, Settings
 
 FUNCTIONS = frozenset(
     {
@@ -42,16 +42,15 @@ def check(spark: SparkSession, settings: Settings) -> None:
                 )
 
 
-def value(measure: Measure, record: str, texts: Collection[str] = ()) -> Column:
-    """Return the value of a measure with an expression, a double, from the fields of the column `record`.
+def value(measure: Measure, field: Callable[[str], str], texts: Collection[str] = ()) -> Column:
+    """Return the value of a measure with an expression, a double; `field` is SQL for the field at a path.
 
     Of the fields in `texts` it reads the numbers; a text that is no number makes the value NaN.
     """
     parsed = measure.parsed
 
     def double(path: str) -> str:
-        field = field_path.sql(path, record)
-        return numbers.sql(field) if path in texts else f"CAST({field} AS DOUBLE)"
+        return numbers.sql(field(path)) if path in texts else f"CAST({field(path)} AS DOUBLE)"
 
     # A comparison is 1 or 0.
     computed = F.expr(parsed.sql(double)).cast("double")

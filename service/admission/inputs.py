@@ -14,8 +14,8 @@ from pyspark.sql import types as t
 
 from service.admission import expansion
 from service.admission.decode import Decoder
-from service.admission.formats import framings
-from service.admission.formats.format import FRAMED, TEXT
+from service.admission.formats import avro, framings
+from service.admission.formats.format import FRAMED, KEY, TEXT
 from service.admission.schema_sources import SchemaSets
 from service.settings import Input, Settings
 
@@ -105,6 +105,9 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
         framings.with_header().alias(FRAMED + name)
         for form, name in zip(forms, names, strict=True)
         if form.framing == "headers"
+    ]
+    framed += [
+        avro.key(form).alias(KEY + name) for form, name in zip(forms, names, strict=True) if form.key_schema is not None
     ]
     if framed:
         records = records.select("*", *framed)

@@ -15,10 +15,12 @@ import base64
 import importlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as of_dataclass
 from functools import lru_cache
-from typing import Any
+from json.encoder import encode_basestring_ascii
+from typing import Any, Self
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -35,6 +37,7 @@ from service.settings import Input, field_path
 _DEEPEST = 16
 """The most numbers in the path of a message."""
 _NAME_TAG = 10
+_MOST_READERS = 64
 _WELL_KNOWN = frozenset(
     f"google/protobuf/{name}.proto"
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
@@ -59,6 +62,8 @@ class Unpacker:
     paths: tuple[tuple[str, ...], ...]
     unit: str
     framing: Framing
+    readers: dict[bytes, "Reader"] = of_dataclass(default_factory=dict, compare=False)
+    """The readers by what stands before a message: they are made once in each task."""
 
     @classmethod
     def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
@@ -78,22 +83,64 @@ class Unpacker:
 
     def text(self, value: bytes) -> str | None:
         """Return the mapped fields of a record as a JSON object, None for one that cannot be decoded."""
-        head = self.framing.head_at(value)
-        files = None if head is None else self.files.get(head.number(value))
         try:
-            return None if files is None else self.mapped(parsed(value, files, self.framing))
+            for head, reader in self.readers.items():  # no head begins with another one
+                if value.startswith(head):
+                    return reader.text(_parsed(reader.kind, value[len(head) :]))
+            return self._first(value)
         except UnreadableError:
             return None
 
+    def _first(self, value: bytes) -> str | None:
+        """Return the same of a record whose message has no reader yet."""
+        head = self.framing.head_at(value)
+        files = None if head is None else self.files.get(head.number(value))
+        if files is None:
+            return None
+        path, at = _place(value, self.framing)
+        reader = Reader.of(_message(files, path), self.paths, self.unit)
+        if len(self.readers) < _MOST_READERS:
+            self.readers[value[:at]] = reader
+        return reader.text(_parsed(reader.kind, value[at:]))
+
     def mapped(self, message: Message) -> str:
         """Return the mapped fields of a message as a JSON object. Raises UnreadableError."""
+        return Reader.of(type(message), self.paths, self.unit).text(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads the mapped fields of the messages of a class: what is known of the fields is looked up once.
+
+    `form` is the JSON object with %s in the place of each value, and `fields` has a function for each of them.
+    """
+
+    kind: Any
+    form: str
+    fields: tuple[Callable[[Any], str], ...]
+
+    @classmethod
+    def of(cls, kind: Any, paths: Sequence[Sequence[str]], unit: str) -> Self:
         tree: dict[str, Any] = {}
-        for path in self.paths:
+        for path in paths:
             node = tree
             for part in path[:-1]:
                 node = node.setdefault(part, {})
-            node[path[-1]] = _field(message, path, self.unit)
-        return _json(tree)
+            node[path[-1]] = path
+        fields: list[Callable[[Any], str]] = []
+
+        def form(node: Any) -> str:
+            if not isinstance(node, dict):
+                fields.append(_field(kind, node, unit))
+                return "%s"
+            names = ((json.dumps(name).replace("%", "%%"), each) for name, each in node.items())
+            return "{" + ",".join(f"{name}:{form(each)}" for name, each in names) + "}"
+
+        return cls(kind, form(tree), tuple(fields))
+
+    def text(self, message: Message) -> str:
+        """Return the mapped fields as a JSON object. Raises UnreadableError."""
+        return self.form % tuple([read(message) for read in self.fields])
 
 
 def files_of(schema: Mapping[str, Any]) -> tuple[File, ...]:
@@ -108,10 +155,13 @@ def check(schema: Mapping[str, Any]) -> None:
 def parsed(value: bytes, files: tuple[File, ...], framing: Framing) -> Message:
     """Return the message of a record by its schema. Raises UnreadableError."""
     path, at = _place(value, framing)
-    kind = _message(files, path)
+    return _parsed(_message(files, path), value[at:])
+
+
+def _parsed(kind: Any, body: bytes) -> Message:
     message: Message = kind()
     try:
-        kind.ParseFromString(message, value[at:])
+        kind.ParseFromString(message, body)
     except DecodeError as error:
         raise UnreadableError(" ".join(str(error).split())) from error
     return message
@@ -150,7 +200,7 @@ def _plain(field: Any, value: Any) -> Any:
     if field.message_type is not None and not _has_value(field.message_type):
         return plain(value)
     try:
-        return _value(field, value, "iso")
+        return _value(field, value)
     except UnreadableError:
         return None
 
@@ -266,33 +316,65 @@ def _message(files: tuple[File, ...], path: tuple[int, ...] | str) -> Any:
     return message_factory.GetMessageClass(found)
 
 
-def _field(message: Any, path: Sequence[str], unit: str) -> Any:
-    """Return the value at a path, None without one. Raises UnreadableError for one that is no number, text or truth value."""
-    for place, part in enumerate(path):
-        kind = type(message)
-        field = kind.DESCRIPTOR.fields_by_name.get(part)
-        if field is None or (field.has_presence and not kind.HasField(message, part)):
-            return None
-        if field.is_repeated:
-            msg = f"{'.'.join(path[: place + 1])} is repeated"
-            raise UnreadableError(msg)
-        value = getattr(message, part)
-        if place + 1 < len(path):
-            if field.message_type is None:
-                msg = f"{'.'.join(path[: place + 1])} is no message"
-                raise UnreadableError(msg)
-            message = value
-    return _value(field, value, unit)
+def _field(kind: Any, path: Sequence[str], unit: str, at: int = 0) -> Callable[[Any], str]:
+    """Return a function that reads a field of a message as JSON: null without one.
+
+    It raises UnreadableError for a field that is no number, text or truth value.
+    """
+    part, name = path[at], ".".join(path[: at + 1])
+    field = kind.DESCRIPTOR.fields_by_name.get(part)
+    if field is None:
+        return lambda _message: "null"
+    has = kind.HasField if field.has_presence else None
+    if field.is_repeated:
+        inner = _refusing(f"{name} is repeated")
+    elif at + 1 == len(path):
+        inner = _text_of(field, unit)
+    elif field.message_type is None:
+        inner = _refusing(f"{name} is no message")
+    else:
+        inner = _field(message_factory.GetMessageClass(field.message_type), path, unit, at + 1)
+
+    def read(message: Any) -> str:
+        return inner(getattr(message, part)) if has is None or has(message, part) else "null"
+
+    return read
 
 
-def _value(field: Any, value: Any, unit: str) -> Any:
+def _refusing(why: str) -> Callable[[Any], str]:
+    def refuse(_value: Any) -> str:
+        raise UnreadableError(why)
+
+    return refuse
+
+
+def _text_of(field: Any, unit: str) -> Callable[[Any], str]:
+    """Return a function that makes JSON of a value of a field."""
+    kind = field.message_type
+    if kind is not None and kind.full_name == _TIMESTAMP and unit in _EXPONENTS:
+        exponent = _EXPONENTS[unit]
+        return lambda value: f"{value.seconds * 1_000_000 + value.nanos // 1_000}{exponent}"
+    if kind is None and field.enum_type is None:
+        return lambda value: _json(field, value)
+    return lambda value: _json(field, _value(field, value))
+
+
+def _json(field: Any, value: Any) -> str:
+    """Return JSON, with a number beyond all doubles for an infinity and for NaN: both are not finite."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else "-1e999" if value < 0 else "1e999"
+    if isinstance(value, bytes):
+        msg = f"{field.name} is no number, text or truth value"
+        raise UnreadableError(msg)
+    return json.dumps(value)  # of a truth value and of an integer
+
+
+def _value(field: Any, value: Any) -> Any:
     kind = field.message_type
     if kind is not None and kind.full_name == _TIMESTAMP:
-        return (
-            _Number(f"{value.seconds * 1_000_000 + value.nanos // 1_000}{_EXPONENTS[unit]}")
-            if unit in _EXPONENTS
-            else _iso(value)
-        )
+        return _iso(value)
     if kind is not None and kind.full_name.startswith(_WRAPPERS) and "value" in kind.fields_by_name:
         value = value.value
     elif field.enum_type is not None:
@@ -309,23 +391,6 @@ def _iso(value: Any) -> str:
         return str(value.ToJsonString())
     except ValueError as error:
         raise UnreadableError(str(error)) from error
-
-
-class _Number(str):
-    """A number as JSON has it."""
-
-    __slots__ = ()
-
-
-def _json(value: Any) -> str:
-    """Return JSON, with a number beyond all doubles for an infinity and for NaN: both are not finite."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, _Number):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "-1e999" if value < 0 else "1e999"
-    return json.dumps(value)
 
 
 def _shown(field: Any, value: Any) -> Any:

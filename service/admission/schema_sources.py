@@ -57,7 +57,7 @@ class FolderSource:
             if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
                 msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
                 raise SchemaError(msg)
-            schemas[int(path.stem)] = _read(path)
+            schemas[int(path.stem)] = read_schema(path)
         if not schemas:
             msg = f"{self}: the folder has no schema"
             raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
@@ -66,7 +66,7 @@ class FolderSource:
     def find(self, schema_id: int) -> dict[str, Any] | None:
         """Return the schema of an id that records may have, None for any other id."""
         path = self._path / f"{schema_id}.avsc"
-        return _read(path) if path.exists() else None
+        return read_schema(path) if path.exists() else None
 
     def newer(self, schema_id: int) -> list[int]:
         """Return the ids above this one, ascending."""
@@ -162,7 +162,8 @@ def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaS
     return SchemaSet({**schemas, reader_id: reader}, reader)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_schema(path: Path) -> dict[str, Any]:
+    """Return the Avro record of a file. Raises SchemaError."""
     try:
         return record(parsed(path.read_text(encoding="utf-8"), f"{path}: "), str(path))
     except OSError as error:

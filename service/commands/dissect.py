@@ -110,9 +110,9 @@ def fields(value: bytes | None, settings: Input, schemas: Schemas) -> Dissected:
     return formats.of(settings).fields(value, settings, schemas)
 
 
-def value_at(dissected: Dissected, path: str, metadata: Metadata | None = None) -> Any:
+def value_at(dissected: Dissected, path: str, metadata: Metadata | None = None, form: Input | None = None) -> Any:
     """Return the value of a source, None without it; of a source that is no field it is in the metadata."""
-    return dissected.at(path) if source.in_record(path) else (metadata or Metadata()).at(path)
+    return dissected.at(path) if source.in_record(path) else (metadata or Metadata()).at(path, form)
 
 
 def reason(dissected: Dissected, metadata: Metadata, settings: Input) -> tuple[str, str]:
@@ -144,10 +144,12 @@ def _bad_texts(metadata: Metadata, settings: Input) -> Iterator[str]:
     for path, is_column in (*((each, True) for each in columns), *((each, False) for each in settings.device_sources)):
         if source.in_record(path):
             continue
-        value, setting = metadata.at(path), "columns" if is_column else "device_id"
+        value, setting = metadata.at(path, settings), "columns" if is_column else "device_id"
         if isinstance(value, bytes):
             name = "the key" if path == source.RECORD_KEY else path
             yield f"{name} {value!r} is not UTF-8; {settings.place}.{setting} reads it"
+        elif source.parse(path).in_document and settings.key_schema is not None:
+            yield from formats.FORMATS["avro"].text_problems({path: str(value)}, b"", settings, {})
         elif source.parse(path).in_document:
             if wrong := json_record.wrong_text(path, value, is_column=is_column):
                 yield wrong
@@ -166,7 +168,9 @@ def reading(dissected: Dissected, metadata: Metadata, settings: Input) -> Readin
     }
     if settings.on_bad_measure == "drop":
         measures = {name: value if math.isfinite(value or 0) else None for name, value in measures.items()}
-    columns = {name: _text(value_at(dissected, column.path, metadata)) for name, column in settings.columns.items()}
+    columns = {
+        name: _text(value_at(dissected, column.path, metadata, settings)) for name, column in settings.columns.items()
+    }
     return Reading(
         _device(dissected, metadata, settings),
         event_ms(dissected, settings, metadata),
@@ -177,7 +181,7 @@ def reading(dissected: Dissected, metadata: Metadata, settings: Input) -> Readin
 
 def _device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | None:
     """Return the device id, None when it or a part of it is missing or blank."""
-    parts = [_text(value_at(dissected, path, metadata)) for path in settings.device_sources]
+    parts = [_text(value_at(dissected, path, metadata, settings)) for path in settings.device_sources]
     if not all((part or "").strip(_BLANKS) for part in parts):
         return None
     return parts[0] if len(parts) == 1 else source.SEPARATOR.join(source.escaped(part or "") for part in parts)
@@ -185,7 +189,7 @@ def _device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | 
 
 def _number(dissected: Dissected, metadata: Metadata, measure: Measure, settings: Input) -> Any:
     """Return a measure's value, of a text its number."""
-    value, path = value_at(dissected, measure.path, metadata), measure.path
+    value, path = value_at(dissected, measure.path, metadata, settings), measure.path
     if measure.decimal_scale is not None:
         return decimals.of_value(value, measure.decimal_scale)
     is_text = path in settings.text_fields if settings.is_json else isinstance(value, str | bytes)
@@ -217,7 +221,7 @@ def offending(
 
 def device(dissected: Dissected, metadata: Metadata, settings: Input) -> str | None:
     """The device id, if it decodes; else the record's key, which is usually the device id."""
-    values = [value_at(dissected, path, metadata) for path in settings.device_sources]
+    values = [value_at(dissected, path, metadata, settings) for path in settings.device_sources]
     if all(isinstance(each, str | int) and not isinstance(each, bool) for each in values):
         found = _device(dissected, metadata, settings)
         if found is not None:
@@ -240,7 +244,7 @@ def event_ms(dissected: Dissected, settings: Input, metadata: Metadata | None = 
 
 def _whole_ms(dissected: Dissected, settings: Input, metadata: Metadata | None) -> int | None:
     """Return the event time without its nanoseconds."""
-    value, unit = value_at(dissected, settings.event_time, metadata), settings.event_time_unit
+    value, unit = value_at(dissected, settings.event_time, metadata, settings), settings.event_time_unit
     if settings.event_time == source.TIMESTAMP:
         unit = "ms"
     elif unit != "iso" and value is not None and _is_time_in_text(value, settings):

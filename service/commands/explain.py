@@ -15,7 +15,7 @@ from service.admission.json_record import quoted
 from service.commands import dissect
 from service.commands.metadata import Metadata
 from service.rejects.reject_log import Reject
-from service.settings import RECORD_KEY, Input, Measure, Settings, field_path, source
+from service.settings import RECORD_KEY, Input, Settings, field_path, source
 from service.units import format_duration, format_time, rough_duration
 
 _AHEAD = re.compile(r"broker time (-?\d+) ms is ahead of the service's clock, (-?\d+) ms")
@@ -51,14 +51,14 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
         case "no_device" if form.device_id == RECORD_KEY:
             text = f"the record has no key, or a blank one; {form.place}.device_id is the record's key"
         case "no_device" if dissected.whole:
-            parts = [(path, _missing(reject, dissected, path)) for path in form.device_sources]
+            parts = [(path, _missing(reject, dissected, path, form)) for path in form.device_sources]
             text = f"{', '.join(f'{path} {what}' for path, what in parts)}: expected a device id"
         case "bad_device" | "unknown_device" | "too_many_devices":
             text = _device(reject, dissected, settings)
         case "no_time" if dissected.whole:
-            text = f"{path} {_missing(reject, dissected, path)}: expected {time_form(form)}"
+            text = f"{path} {_missing(reject, dissected, path, form)}: expected {time_form(form)}"
         case "not_finite" | "out_of_range":
-            text = _measure(reject, dissected, form.measures)
+            text = _measure(reject, dissected, form)
         case "early" | "late" | "behind":
             text = _time(reject, path, settings)
         case "ahead":
@@ -102,10 +102,10 @@ def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> st
     return (f"{text[:-1]}{of}" if of else text) if reason == "undecodable" else ""
 
 
-def _missing(reject: Reject, dissected: Dissected, path: str) -> str:
+def _missing(reject: Reject, dissected: Dissected, path: str, form: Input) -> str:
     """Return `is missing`, `is null` or `= <value>`."""
     if not source.in_record(path):
-        value = Metadata.of(reject).at(path)
+        value = Metadata.of(reject).at(path, form)
         return "is missing" if value is None else f"= {quoted(value)}"
     node: Any = dissected.used
     for part in field_path.parts(path):
@@ -130,12 +130,14 @@ def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     return f"{name} = {quoted(text)}: {problem}" if problem else ""
 
 
-def _measure(reject: Reject, dissected: Dissected, measures: Mapping[str, Measure]) -> str:
+def _measure(reject: Reject, dissected: Dissected, form: Input) -> str:
     """The stored detail, with the field's path and its value in the record."""
     name, _, rest = reject.detail.partition(" = ")
-    measure = measures.get(name)
+    measure = form.measures.get(name)
     metadata = Metadata.of(reject)
-    values = [] if measure is None else [(path, dissect.value_at(dissected, path, metadata)) for path in measure.paths]
+    values = (
+        [] if measure is None else [(path, dissect.value_at(dissected, path, metadata, form)) for path in measure.paths]
+    )
     if measure is None or all(value is None for _, value in values):
         return ""
     measured, _, allowed = rest.partition(", ")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.admission import json_record
+from service.admission.formats import avro
 from service.rejects.reject_log import Reject
-from service.settings import source
+from service.settings import Input, source
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,15 @@ class Metadata:
         place = reject.place
         return cls(reject.key, place.topic, place.partition, reject.headers, reject.broker_ms)
 
-    def at(self, word: str) -> Any:  # noqa: PLR0911
-        """Return the value of a source that is no field of the record, None without one. Bytes that are no UTF-8 stay bytes."""
+    def at(self, word: str, form: Input | None = None) -> Any:  # noqa: PLR0911
+        """Return the value of a source that is no field of the record, None without one. Bytes that are no UTF-8 stay bytes.
+
+        `form` is the input of the record, whose key is JSON by default.
+        """
         each = source.parse(word)
         match each.kind:
+            case "key" if each.names and form is not None and form.key_schema is not None:
+                return json_record.at(avro.key_of(self.key, form), source.path_of(each))
             case "key" if each.names:
                 return json_record.at(document(self.key), source.path_of(each))
             case "key":

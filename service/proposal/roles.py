@@ -155,17 +155,17 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
     """Return the measures, and for other fields with numbers the reason why they are none."""
     chosen: list[Quantity] = []
     left_out: dict[str, str] = {}
-    taken = {field_path.folded(path) for path in {device, *times} - {""}}
+    taken = {field_path.parts(path) for path in {device, *times} - {""}}
     for column in columns.fields():
         if column.path == device or column.path in times:
             continue
         why = _no_measure(column, columns)
-        if why is None and _crosses(field_path.folded(column.path), taken):
-            why = "in lower case it is the path of another setting, or one lies in the other"
+        if why is None and _crosses(field_path.parts(column.path), taken):
+            why = "it lies in the path of another setting, or has one in it"
         if why is None and len(chosen) == MOST_MEASURES:
             why = f"{MOST_MEASURES} measures are enough to begin with"
         if why is None:
-            taken.add(field_path.folded(column.path))
+            taken.add(field_path.parts(column.path))
             name = measure_name(column.parts, {each.name for each in chosen})
             numbers = list(_numbers(column))
             stray = sum(value != "" for value in column.present) - len(numbers)
@@ -194,7 +194,7 @@ def quantities(columns: Columns, device: str, times: Collection[str]) -> tuple[l
 
 
 def _crosses(names: tuple[str, ...], others: Collection[tuple[str, ...]]) -> bool:
-    """Whether a path is one of the others, lies in one or has one in it: Spark ignores case, so settings refuse such paths."""
+    """Whether a path is one of the others, lies in one or has one in it: settings refuse such paths."""
     return any(names[: len(each)] == each[: len(names)] for each in others)
 
 

@@ -32,14 +32,18 @@ def spelled(names: Iterable[str]) -> str:
     return ".".join(name if _PLAIN_NAME.fullmatch(name) else f"`{name}`" for name in names)
 
 
-def sql(path: str, record: str) -> str:
+def sql(names: Iterable[str], record: str) -> str:
     """Return the field of the column `record` in SQL."""
-    return ".".join([record, *(f"`{name}`" for name in parts(path))])
+    return ".".join([record, *(f"`{name}`" for name in names)])
 
 
-def folded(path: str) -> tuple[str, ...]:
-    """Return the names of a path in lower case: Spark ignores case."""
-    return tuple(name.lower() for name in parts(path))
+def without_case(name: str) -> str:
+    """Return a name that differs from that of every other name also where case is ignored, and is none of a producer's.
+
+    `Temp` becomes `tidemark_field__temp`, and `_t` `tidemark_field___t`.
+    """
+    spelled_out = (f"_{each.lower()}" if each == "_" or each.lower() != each else each for each in name)
+    return f"tidemark_field_{''.join(spelled_out)}"
 
 
 def normal(path: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import zoneinfo
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -262,6 +262,10 @@ class Input(Section):
     between backticks: "`tank.level`". Other sources: "$key" is the Kafka record's key, "$key.PATH" a field of a key that
     is JSON, "$header.NAME" a header, "$topic" the topic, "$topic/PATTERN/" the part of it that a named group matches,
     "'text'" a constant. Several parts make one id with / between them: ["site", "unit"]. More is in docs/sources.md.
+    """
+    key_schema: Path | None = Field(default=None, examples=["schemas/key.avsc"])
+    """File with the Avro schema of the record's key, for $key.PATH; `framing` says what stands before the key, too. Of all
+    keys the one schema is read, whatever id they name. Default: none, the key is JSON.
     """
     event_time: Annotated[str, AfterValidator(partial(source.normal, kinds=source.TIME, of="an event time"))] = (
         "event_time"
@@ -538,6 +542,12 @@ class Input(Section):
         words = (path for _, path in self.sources if source.is_word(path))
         return self.framing == "headers" or any(source.parse(path).kind == "header" for path in words)
 
+    @property
+    def key_paths(self) -> tuple[tuple[str, ...], ...]:
+        """The paths of the fields of the key."""
+        sources = (source.parse(path) for _, path in self.sources if source.is_word(path))
+        return tuple(each.names for each in sources if each.in_document)
+
     def topic_problems(self, topics: Iterable[str]) -> list[str]:
         """Return a problem for each of the input's topics that a pattern does not match."""
         return [
@@ -569,24 +579,29 @@ class Input(Section):
             if column.path in paths and source.in_record(column.path)
         ]
 
+    @property
+    def has_twins(self) -> bool:
+        """Whether two names of mapped fields, in the same record, differ only in case: Spark ignores case."""
+        paths = (field_path.parts(path) for _, path in self.fields)
+        names = {names[:many] for names in paths for many in range(1, len(names) + 1)}
+        return len({tuple(each.lower() for each in path) for path in names}) < len(names)
+
+    def names_in_plan(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of a field's path as the decoded record has them in Spark."""
+        return list(map(field_path.without_case, names)) if self.has_twins else names
+
     def crossing_paths(self) -> list[str]:
-        """Return a problem for each path that lies in another one, or differs from it only in case: Spark ignores case."""
+        """Return a problem for each path that lies in another one."""
         fields = dict[str, str]()
         for setting, path in self.fields:
             fields.setdefault(path, setting)
-        problems, seen = [], dict[tuple[str, ...], str]()
-        for path, key in fields.items():
-            names = field_path.folded(path)
-            other = seen.setdefault(names, path)
-            if other != path:
-                problems.append(f"{key}: {path!r} differs only in case from {other!r} of {fields[other]}")
-            parents = [names[:many] for many in range(1, len(names))]
-            problems += [
-                f"{key}: {path!r} lies in {outer!r}, which {fields[outer]} reads as a value"
-                for outer in fields
-                if field_path.folded(outer) in parents
-            ]
-        return problems
+        inner = ((key, path, field_path.parts(path)) for path, key in fields.items())
+        return [
+            f"{key}: {path!r} lies in {outer!r}, which {fields[outer]} reads as a value"
+            for key, path, names in inner
+            for many in range(1, len(names))
+            if (outer := field_path.spelled(names[:many])) in fields
+        ]
 
     @field_validator("measures")
     @classmethod

@@ -227,18 +227,7 @@ class Settings(Section):
             yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
         if self.registry is None and form.traits.needs_registry:
             yield f"format: {form.format} needs a [registry], which has the schemas"
-        if form.framing in {"headers", "apicurio"} and not form.has_schemas:
-            yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
-        if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
-            yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
-        if form.others == "ignore" and not form.has_schemas:
-            yield f"others: is for records with a schema, and the format is {form.format!r}; use where"
-        is_glue = form.framing == "glue"
-        if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):
-            yield (
-                "schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
-                "no other framing has them"
-            )
+        yield from self._schema_problems(form)
         if form.array and not form.traits.has_arrays:
             yield f"array: needs format = 'json', and the format is {form.format!r}"
         if form.time_zone != "UTC" and form.format != "avro" and form.event_time_unit != "iso":
@@ -249,6 +238,23 @@ class Settings(Section):
             for key in ("event_time_part", "event_time_pattern", "time_zone"):
                 if key in form.model_fields_set:
                     yield f"{key}: is not read with event_time = {source.TIMESTAMP!r}, which is the record's time in Kafka"
+
+    def _schema_problems(self, form: Input) -> Iterator[str]:
+        """Yield what the keys about schemas do not allow."""
+        if form.framing in {"headers", "apicurio"} and not form.has_schemas:
+            yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
+        if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
+            yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+        if form.key_schema is not None and not form.key_paths:
+            yield "key_schema: no setting reads a field of the key; device_id = '$key.id' does"
+        if form.others == "ignore" and not form.has_schemas:
+            yield f"others: is for records with a schema, and the format is {form.format!r}; use where"
+        is_glue = form.framing == "glue"
+        if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):
+            yield (
+                "schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
+                "no other framing has them"
+            )
 
     def _crossing_outlets(self) -> Iterator[str]:
         """Yield a problem for each name or folder of two outlets, and for each that the other sections do not allow."""

@@ -11,9 +11,11 @@ import pytest
 
 from service import settings as service_settings
 from service.admission import readings
+from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
 from service.commands.explain import explain
 from service.commands.metadata import Metadata
+from service.errors import SchemaError, SettingsError
 from service.recompute import late
 from service.rejects.reject_log import Coordinates, Reject
 from tests.stream.records import BASE_MS, Record, avro, make_document
@@ -261,3 +263,91 @@ def test_a_plan_without_such_sources_reads_no_headers(spark: Any, tmp_path: Path
     plan = readings.admit(frame, given)._jdf.queryExecution().optimizedPlan().toString()
     assert not given.needs_headers
     assert not [word for word in ("parse_json", "lambda", "replace(") if word in plan]
+
+
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_fields_that_differ_only_in_case_are_different_fields(spark: Any, tmp_path: Path, form: str) -> None:
+    measures = {"small": "t", "large": "T", "both": "t + 10 * T", "one": "env.x", "two": "Env.x", "three": "Env.X"}
+    columns = {"line": "line", "unit": "Line"}
+    given = service_settings.parse(
+        make_document(
+            tmp_path,
+            input={"format": form, "measures": measures, "columns": columns},
+            views=[{"name": "l", "by": ["line", "unit"], "window": "1 m"}],
+        )
+    )
+    kinds = {"t": "double", "T": "double", "line": "string", "Line": "string", "_t": "double"}
+    env = {"type": "record", "name": "E", "fields": [{"name": name, "type": "double"} for name in ("x", "X")]}
+    fields = [{"name": "device_id", "type": "string"}, {"name": "event_time", "type": "long"}]
+    fields += [{"name": name, "type": kind} for name, kind in kinds.items()]
+    fields += [{"name": "env", "type": env}, {"name": "Env", "type": ["null", "E"]}]
+    schema: dict[str, Any] = {"type": "record", "name": "R", "fields": fields}
+    record: dict[str, Any] = {"device_id": "d", "event_time": BASE_MS, "t": 1.0, "T": 2.0, "line": "a", "Line": "A"}
+    record |= {"_t": 9.0, "env": {"x": 3.0, "X": 4.0}, "Env": {"x": 5.0, "X": 6.0}}
+    value = json.dumps(record).encode() if form == "json" else avro(1, schema, **record)
+    frame = spark.createDataFrame([Record(value, BASE_MS).row()], KAFKA)
+    [row] = readings.admit(frame, given, schemas={"input": SchemaSet({1: schema}, schema)}).toArrow().to_pylist()
+    expected = {
+        "small": 1.0,
+        "large": 2.0,
+        "both": 21.0,
+        "one": 3.0,
+        "two": 5.0,
+        "three": 6.0,
+        "line": "a",
+        "unit": "A",
+    }
+    assert {name: row[name] for name in expected} == expected
+    seen = dissect.dissect(value, given.form, {1: schema})
+    made = dissect.reading(seen, Metadata(), given.form)
+    assert dissect.reason(seen, Metadata(), given.form) == ("", "")
+    assert {**made.measures, **made.columns} == {name: each for name, each in expected.items() if name != "both"}
+
+
+KEY = {"type": "record", "name": "K", "fields": [{"name": "site", "type": "string"}, {"name": "id", "type": "int"}]}
+KEY_BODY = b"\x02s\x0e"  # site = "s", id = 7
+
+
+@pytest.mark.parametrize("framing", ["confluent", "none"])
+def test_fields_of_an_avro_key(spark: Any, tmp_path: Path, framing: str) -> None:
+    (tmp_path / "key.avsc").write_text(json.dumps(KEY))
+    head = b"\0\0\0\0\5" if framing == "confluent" else b""
+    form = {"key_schema": str(tmp_path / "key.avsc"), "device_id": ["$key.site", "$key.id"], "framing": framing}
+    form |= {"measures": {"t": "temperature", "id": "$key.id"}, "columns": {"site": "$key.site"}}
+    given = service_settings.parse(
+        make_document(tmp_path, input=form, views=[{"name": "l", "by": ["site"], "window": "1 m"}])
+    )
+    value = avro(device_id="x", event_time=BASE_MS, temperature=3.5, humidity=None)[0 if head else 5 :]
+    good: Any = ("s/7", BASE_MS, 3.5, 7.0, "s")
+    cases = {
+        "good": (head + KEY_BODY, good),
+        "no key": (None, "no_device"),
+        "cut": (head + KEY_BODY[:-1], "no_device"),
+        "more bytes": (head + KEY_BODY + b"\0", "no_device"),
+        "JSON": (b'{"site":"s","id":7}', "no_device"),
+        "no UTF-8": (head + b"\x02\xff\x0e", "undecodable"),
+    }
+    records = [Record(value, BASE_MS, key) for key, _ in cases.values()]
+    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    rows = readings.admit(frame, given).toArrow().to_pylist()
+    found = {}
+    for (name, (key, _)), row in zip(cases.items(), rows, strict=True):
+        metadata = Metadata(key, broker_ms=BASE_MS)
+        seen = dissect.dissect(value, given.form, dissect.writers(given.form))
+        reason = readings.parsed(row["reject"])["reason"] if row["reject"] else ""
+        assert dissect.reason(seen, metadata, given.form)[0] == reason, name
+        made = dissect.reading(seen, metadata, given.form)
+        single = (made.device, made.event_ms, *made.measures.values(), *made.columns.values())
+        found[name] = reason or (row["device"], row["event_ms"], row["t"], row["id"], row["site"])
+        assert reason or single == found[name], name
+    assert found == {name: expected for name, (_, expected) in cases.items()}
+
+
+def test_a_field_that_an_avro_key_lacks_is_refused_at_the_start(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "key.avsc").write_text(json.dumps(KEY))
+    form = {"key_schema": str(tmp_path / "key.avsc"), "device_id": "$key.unit"}
+    given = service_settings.parse(make_document(tmp_path, input=form))
+    with pytest.raises(SchemaError, match=r"the schema of the key has no field unit; it has id, site"):
+        readings.admit(spark.createDataFrame([], KAFKA), given)
+    with pytest.raises(SettingsError, match=r"input\.key_schema: no setting reads a field of the key"):
+        service_settings.parse(make_document(tmp_path, input={**form, "device_id": "$key"}))

@@ -14,7 +14,7 @@ from load.manifests import example
 from load.site import settings_page
 from service import settings
 from service.errors import SettingsError
-from service.settings import Settings, load, loads, parse
+from service.settings import Settings, field_path, load, loads, parse
 from service.settings.section import Positive, Section
 from tests.stream.records import make_document, make_settings
 
@@ -436,21 +436,28 @@ def test_a_field_that_is_no_measure_is_never_an_expression() -> None:
             "input.measures.b: 'env.t' lies in 'env', which input.measures.a reads as a value",
         ),
         (
-            {"b": "env.t", "a": "Env"},
-            "input.measures.b: 'env.t' lies in 'Env', which input.measures.a reads as a value",
-        ),
-        (
             {"a": "event_time.x * 2"},
             "input.measures.a: 'event_time.x' lies in 'event_time', which input.event_time reads as",
         ),
-        ({"a": "u * U"}, "input.measures.a: 'U' differs only in case from 'u' of input.measures.a"),
-        ({"a": "`A.b`", "b": "`a.B`"}, "input.measures.b: '`a.B`' differs only in case from '`A.b`'"),
         ({"a": "`a.b`", "b": "`a.b`.c"}, "input.measures.b: '`a.b`.c' lies in '`a.b`'"),
     ],
 )
-def test_fields_that_spark_cannot_tell_apart_are_refused(measures, problem) -> None:
+def test_fields_of_which_one_lies_in_another_are_refused(measures, problem) -> None:
     (line,) = problems(input={"measures": measures})
     assert line.startswith(problem)
+
+
+def test_fields_that_differ_only_in_case_have_names_of_their_own_in_the_plan() -> None:
+    for measures in ({"a": "u * U"}, {"a": "`A.b`", "b": "`a.B`"}, {"b": "env.t", "a": "Env"}):
+        form = parse(document(input={"measures": measures})).form
+        assert form.has_twins
+        found = {tuple(form.names_in_plan(field_path.parts(path))) for path in form.measure_fields}
+        assert len({tuple(name.lower() for name in names) for names in found}) == 2
+    form = parse(document(input={"measures": {"a": "Env.Temp", "b": "Env.Line"}})).form
+    assert not form.has_twins
+    assert list(form.names_in_plan(("Env", "Temp"))) == ["Env", "Temp"]
+    names = ["Temp", "temp", "TEMP", "_temp", "_Temp", "__temp", "t_emp", "tEmp", "t_Emp", "t__emp"]
+    assert len({field_path.without_case(name).lower() for name in names}) == len(names)
 
 
 def test_an_expression_reads_no_field_that_is_a_text() -> None:

@@ -7,6 +7,8 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -19,6 +21,7 @@ from service.admission.avro_record import AvroRecord, DamagedError
 from service.admission.formats import framings
 from service.admission.formats.format import END, Dissected, Format, Plan, Schemas
 from service.admission.registry import record
+from service.admission.schema_sources import read_schema
 from service.errors import SchemaError
 from service.settings import Input, field_path
 
@@ -60,7 +63,10 @@ class Avro(Format):
 
     def record(self, plan: Plan) -> Column:
         others = _others(plan)
-        reader = json.dumps(with_end(reader_schema(plan.schemas.reader, plan.form)))
+        reader_type = reader_schema(plan.schemas.reader, plan.form)
+        if plan.form.has_twins:
+            reader_type = avro_types.without_case(reader_type)
+        reader = json.dumps(with_end(reader_type))
         framing = framings.of(plan.form)
         body = F.concat(framing.body(plan), self.mark())
         if not framing.heads:
@@ -140,6 +146,41 @@ class Avro(Format):
 
     def stored(self, schema: Mapping[str, Any], place: str) -> dict[str, Any]:
         return record(schema, place)
+
+
+def key(form: Input) -> Column:
+    """Return the mapped fields of an Avro key, a struct; null for a key that cannot be decoded to its last byte."""
+    schema, size = key_schema(form), framings.key_begin(form)
+    mark = F.xxhash64("key").cast("binary")
+    reader = json.dumps(with_end(avro_types.projection(schema, form.key_paths)))
+    found = _decoded(F.concat(F.expr(f"substring(key, {size + 1})"), mark), schema, reader)
+    return F.when(found.getField(END) == mark, found)
+
+
+def key_of(value: bytes | None, form: Input) -> Mapping[str, Any]:
+    """Return the fields of an Avro key, {} for a key that cannot be decoded."""
+    decoder = AvroRecord(value or b"", avro_types.bounded(key_schema(form)), at=framings.key_begin(form))
+    try:
+        found = decoder.read()
+    except DamagedError:
+        return {}
+    return found if decoder.at == len(value or b"") else {}
+
+
+@lru_cache(maxsize=16)
+def _key_schema(path: Path, paths: tuple[tuple[str, ...], ...]) -> dict[str, Any]:
+    schema = read_schema(path)
+    present = {field["name"] for field in schema["fields"]}
+    if missing := [names[0] for names in paths if names[0] not in present]:
+        msg = f"{path}: the schema of the key has no field {', '.join(missing)}; it has {', '.join(sorted(present))}"
+        raise SchemaError(msg, remedy="Correct the source, such as $key.id, or key_schema")
+    return schema
+
+
+def key_schema(form: Input) -> dict[str, Any]:
+    """Return the schema of the keys. Raises SchemaError."""
+    assert form.key_schema is not None  # noqa: S101
+    return _key_schema(form.key_schema, form.key_paths)
 
 
 def _others(plan: Plan) -> list[int]:

@@ -22,8 +22,8 @@ END = "tidemark_end"
 CORRUPT = "tidemark_corrupt"
 FILTERED = "filtered"
 """Takes the place of a reason in a record that its input does not let in."""
-TEXT, FRAMED = "text_", "framed_"
-"""Prefixes of the columns with the JSON text of a record, and with the header and the value."""
+TEXT, FRAMED, KEY = "text_", "framed_", "key_"
+"""Prefixes of the columns with the JSON text of a record, with the header and the value, and with an Avro key."""
 
 Schemas = Mapping[int, Mapping[str, Any]]
 Span = tuple[int, int]

@@ -211,6 +211,12 @@ def of(form: Input) -> Framing:
     return FRAMINGS[form.framing]
 
 
+def key_begin(form: Input) -> int:
+    """Return the byte at which the body of an Avro key begins: it is framed as values are, with an id before it."""
+    heads = of(form).heads
+    return heads[0].size if heads else 0
+
+
 def reader_id(form: Input, schemas: Schemas) -> int:
     """Return the id of the reader's schema."""
     return max(schemas) if form.reader_schema is None else form.reader_schema

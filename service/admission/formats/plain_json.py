@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as t
 
 from service.admission import arrays, json_record, nested
 from service.admission.formats.format import CORRUPT, END, TEXT, Dissected, Format, Plan, Schemas
@@ -43,7 +44,9 @@ class JsonText(Format):
             # A number that is not finite is no JSON, but in a field that is not mapped it must not decide about the record.
             "allowNonNumericNumbers": "true",
         }
-        return F.when(is_object, F.from_json(marked, plan.fields(), options))
+        fields = plan.fields()
+        found = F.from_json(marked, fields, options)
+        return F.when(is_object, found.cast(_without_case(fields)) if plan.form.has_twins else found)
 
     def mark(self) -> Column:
         return F.xxhash64("value").cast("string")
@@ -53,6 +56,19 @@ class JsonText(Format):
 
     def refusal(self, found: Dissected) -> str:
         return "no JSON" if found.why.startswith("is not") else "JSON, but no object"
+
+
+def _without_case(fields: t.StructType) -> t.StructType:
+    """Return a type with the names of fields that differ also where case is ignored."""
+    return t.StructType(
+        [
+            t.StructField(
+                each.name if each.name in {END, CORRUPT} else field_path.without_case(each.name),
+                _without_case(each.dataType) if isinstance(each.dataType, t.StructType) else each.dataType,
+            )
+            for each in fields
+        ]
+    )
 
 
 class Json(JsonText):
