@@ -9,8 +9,9 @@ from pathlib import Path
 RELEASES = {
     "0.1.0": "f39278ff0429bd97049845b7862abd137cf2adda",
     "0.2.0": "878e46cdd7c11a96330b062f354ff9047420c7ea",
+    "0.3.0": "a31879131204e7e57399fef59e088938d35004c1",
 }
-PREVIOUS = "0.2.0"
+PREVIOUS = "0.3.0"
 
 _ROOT = Path(__file__).resolve().parent.parent
 
