@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     folder = Local(tmp_path)
     assert FILE.read(folder) is None
     FILE.write(folder, Content({"readings": {0: 7}}))
-    assert folder.read(FILE.name) == b'{"format": 1, "offsets": {"readings": {"0": 7}}}'
+    assert folder.read(FILE.name) == b'{"format":1,"offsets":{"readings":{"0":7}}}'
     assert FILE.read(folder) == FILE.required(folder) == Content({"readings": {0: 7}})
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["file.json"]
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -296,7 +297,7 @@ def term(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
 
     class Parts:
         def __init__(self, *arguments: Any) -> None:
-            self.views = service.changes(arguments[-1])
+            self.views, self.has_new_topics = service.changes(arguments[-1]), threading.Event()
 
         def close(self) -> None: ...
 
