@@ -30,7 +30,7 @@ from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
-from state.statistics import Shown
+from state.statistics import COLUMNS, PaneReadings, Shown, columns_of
 from tests.stream.records import BASE_MS, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -494,6 +494,25 @@ def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_rev
         ("d", 2, 0, "watermark"),
         ("c", 4, 1, "watermark"),
     ]
+
+
+def of_quantiles(key: str) -> bytes:
+    """The payload of a closed window of a view with p99: it has columns that others lack."""
+    statistics = ("count", "p99")
+    readings = PaneReadings(np.ones(2), np.full(2, BASE_MS), np.array([0]), np.array([2]))
+    columns = {name: COLUMNS[name].fold(readings) for name in columns_of(statistics)}
+    start, schema = np.array([BASE_MS]), windows.schema_of_views([statistics])
+    keys = pa.array([key], pa.string())
+    table = windows.parts("device", "temperature", keys, np.array([0]), start, start + 60_000, columns, schema)
+    return codec.pack_changes(Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), table))
+
+
+def test_a_revision_stays_in_an_entry_of_buckets_whose_windows_have_other_columns(begin: Begin) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.publish(micro_batch(1, 5, 10), [closed("a", count=3), of_quantiles("b")])
+    assert memory.values[1:] == [("a", 3, 1, "watermark"), ("b", 2, 0, "watermark")]
 
 
 def test_an_entry_of_a_silence_that_its_process_did_not_note_comes_again_and_leaves_once(
