@@ -217,15 +217,15 @@ class Stage:
         return found
 
     @contextlib.contextmanager
-    def killing(self, word: str) -> Iterator[None]:
-        """Kill such processes whenever there are some."""
+    def killing(self, word: str, every_s: float = 0.02) -> Iterator[None]:
+        """Kill such processes whenever there are some, at such times."""
 
         def kill() -> None:
             for each in self.children(word):
                 with contextlib.suppress(psutil.Error):
                     each.kill()
 
-        with repeated(0.02, kill):
+        with repeated(every_s, kill):
             yield
 
 

@@ -389,7 +389,8 @@ def _executor(stage: Stage) -> Iterator[None]:
     stage.start()
     stage.wait_running()
     try:
-        with stage.killing("CoarseGrainedExecutorBackend"):
+        # An executor that dies before it runs a task is started again, and no task has failed.
+        with stage.killing("CoarseGrainedExecutorBackend", every_s=20):
             yield
     finally:
         stage.testbed.master = master
