@@ -282,11 +282,9 @@ def concat(tables: Sequence[pa.Table], schema: pa.Schema = SCHEMA) -> pa.Table:
 
 
 def _aligned(tables: Sequence[pa.Table], columns: Collection[str], nullable: Collection[str]) -> list[pa.Table]:
-    """The tables with these columns, also with those that are no windows' own, null where a table lacks one."""
+    """The tables with these columns, null where a table lacks one."""
     lacking = {name for name in columns for table in tables if name not in table.column_names}
     wanted = schema(columns, lacking | set(nullable))
-    for field in {each.name: each for table in tables for each in table.schema if each.name not in wanted.names}.values():
-        wanted = wanted.append(field.with_nullable(field.nullable or field.name in lacking))
     return [
         pa.Table.from_arrays(
             [

@@ -23,6 +23,7 @@ from service.checkpoint import document
 from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.outlets.outlet import Position
+from service.outlets.tables import REVISION
 from service.settings import Settings
 from service.spark.files import Files, Local
 from state import codec
@@ -202,8 +203,7 @@ class Outbox:
             changes = [codec.unpack_changes(payload) for payload in payloads]
         except codec.CodecError as error:
             raise document.damaged(self.files, stored.name, error) from error
-        windows = concat([each.windows for each in changes])
-        return Finals(header.position, windows, _sessions(changes), header.closed_by, header.views)
+        return Finals(header.position, _windows(changes), _sessions(changes), header.closed_by, header.views)
 
     def entries(self, newest: int, beside: Position) -> list[Stored]:
         """Return the entries in order, and remove those that come again: of batches after `newest`, which are not committed, and
@@ -246,6 +246,16 @@ class Outbox:
             payloads.append(content[at : at + size])
             at += size
         return header, payloads
+
+
+def _windows(changes: Sequence[Changes]) -> pa.Table:
+    """Return all windows, with their revisions if they have some, which are no column of the state's."""
+    tables = [each.windows for each in changes if each.windows.num_rows]
+    if not all(REVISION in table.column_names for table in tables):
+        return concat(tables)
+    together = concat([table.drop_columns([REVISION]) for table in tables])
+    revisions = [chunk for table in tables for chunk in table[REVISION].chunks]
+    return together.append_column(REVISION, pa.chunked_array(revisions, pa.int64()))
 
 
 def _sessions(changes: Sequence[Changes]) -> pa.Table:
