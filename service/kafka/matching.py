@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
-from service.errors import SourceError
+from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.settings import Kafka, NamedInput, Settings
+from service.settings.kafka import MOST_TOPICS
 from service.settings.topics_pattern import matches
 
 Named = TypeVar("Named", Kafka, NamedInput)
@@ -26,7 +27,7 @@ class TopicsChangedError(Exception):
 def resolved(settings: Settings) -> Settings:
     """Return settings that name the topics which their patterns match now; the same settings without a pattern.
 
-    Raises SourceError when Kafka does not answer, or has no topic that matches.
+    Raises SourceError when Kafka does not answer, or has no topic that matches, or more than MOST_TOPICS.
     """
     kafka = settings.kafka
     if kafka.topics_pattern is None:
@@ -40,6 +41,9 @@ def resolved(settings: Settings) -> Settings:
     if lacking := [form.place for form in found.inputs if not form.topics] or ([] if found.kafka.topics else ["kafka"]):
         what = f"{lacking[0]}.topics_pattern: no topic at {kafka.bootstrap} that this user may see matches"
         raise SourceError(what, remedy="Create a topic, give the right to describe it, or correct the pattern")
+    if (count := len(found.kafka.topics)) > MOST_TOPICS:
+        what = f"kafka.topics_pattern: {count} topics match, the limit is {MOST_TOPICS}"
+        raise SourceRefusedError(what, remedy="Narrow the pattern, and read the other topics by another service")
     return found
 
 

@@ -73,6 +73,7 @@ def test_a_topic_is_of_the_input_that_names_it_else_of_the_first_that_matches() 
         ({"topics_pattern": " "}, "it is blank"),
         ({"topics": []}, "kafka.topics: needs at least 1 entry, has 0"),
         ({"topics_pattern": "a.*", "starting": {"b": {"0": 1}}}, "starting: b is not among the topics"),
+        ({"topics": [f"t{n}" for n in range(2049)]}, "topics: has 2049 topics, the limit is 2048"),
         ({}, "kafka.topics: is missing and has no default"),
     ],
 )
