@@ -25,7 +25,7 @@ DETAIL_LETTERS = 1_000
 """The detail of a reject is cut to this many characters: it may quote what a device sent."""
 
 PARTITION_BITS = 20
-"""Room for a million partitions in each of two thousand topics."""
+"""Room for a million partitions in each of MOST_TOPICS topics (service/settings/kafka.py)."""
 
 REASONS = (
     "oversized",
@@ -126,7 +126,7 @@ def admit(
     if not lookup.needed(settings):
         attributes = None
     if attributes is not None:
-        partition = _partition_code(settings.kafka.topics)
+        partition = partition_code(settings.kafka.topics)
         flat = lookup.add(flat, settings, attributes, of_reference, partition=partition)
     if predicates:
         flat = filters.add(flat, predicates, _values(settings, of_reference, has_reference=attributes is not None))
@@ -157,7 +157,7 @@ def admit(
         F.when(kept, F.col("device")).alias("device"),
         F.when(kept, F.col("event_ms")).alias("event_ms"),
         "broker_ms",
-        _partition_code(settings.kafka.topics).alias("from_partition"),
+        partition_code(settings.kafka.topics).alias("from_partition"),
         "offset",
         (_size("key") + _size("value")).alias(SIZE),
         *[F.when(kept, F.col(_measure(name))).alias(name) for name in measures],
@@ -182,12 +182,13 @@ def _second(settings: Settings) -> list[Column]:
     return [F.when(reduce(and_, is_known), F.xxhash64(*columns, *times))]
 
 
-def _partition_code(topics: Sequence[str]) -> Column:
+def partition_code(topics: Sequence[str]) -> Column:
     """Return the number of a row's partition, as `number_of`."""
-    code = F.col("partition")
-    for number, topic in enumerate(topics[1:], start=1):
-        code = F.when(F.col("topic") == topic, code + (number << PARTITION_BITS)).otherwise(code)
-    return code
+    if len(topics) == 1:
+        return F.col("partition")
+    # One literal for all topics: a CASE grows with them, and Spark compiles none of more than 64 KB.
+    number = F.array_position(F.lit(list(topics[1:])), F.col("topic")).cast("int")
+    return F.col("partition") + F.shiftleft(number, PARTITION_BITS)
 
 
 def number_of(topic: str, partition: int, topics: Sequence[str]) -> int:

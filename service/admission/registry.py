@@ -74,7 +74,9 @@ class Client:
         return None if schema is None else _kind(schema)
 
     def subject(self, name: str, refuse: Refuse | None = None) -> Mapping[int, dict[str, Any]]:
-        """Return all versions of a subject that are of the kind, by schema id; an empty dict when there is no such subject.
+        """Return all versions of a subject that are of the kind, by schema id, and after it by the number of its GUID.
+
+        The result is empty when there is no such subject.
 
         With `refuse`, a version that cannot be used is given to it, and the others are returned.
         """

@@ -143,7 +143,7 @@ class SchemaCatalog:
         source = schema_source(self.settings)
         before = set(self._schemas)
         self._learn(source, [each for each in ids if each not in before])
-        newer = source.newer(max(before, default=-1))
+        newer = source.newer(before)
         self._learn(source, [each for each in newer if each not in self._schemas and each not in self._refused])
         missing = [schema_id for schema_id in ids if schema_id in self._refused]
         if missing:
@@ -215,7 +215,9 @@ class SchemaCatalog:
             offered = {
                 key: schema for key, schema in source.all().items() if self._is_usable(source, key, schema, stored)
             }
-            schemas = self._limited(with_reader({**stored, **offered}, source, self.settings).schemas, index, offered)
+            schemas = self._limited(
+                with_reader({**stored, **offered}, source, self.settings).schemas, index, source, offered
+            )
         except RegistryError as error:
             needed = not stored if self.settings.form.is_json else self.settings.form.reader_schema not in stored
             if needed:
@@ -251,11 +253,13 @@ class SchemaCatalog:
             "schema id %s is not used, and its records are rejected: %s", "?" if schema_id is None else schema_id, error
         )
 
-    def _limited(self, schemas: Schemas, index: Index, offered: Iterable[int]) -> dict[int, dict[str, Any]]:
+    def _limited(
+        self, schemas: Schemas, index: Index, source: Source, offered: Iterable[int]
+    ) -> dict[int, dict[str, Any]]:
         """Return at most MAX_SCHEMAS of the schemas that the source still offers, and the reader schema."""
         if len(schemas) <= MAX_SCHEMAS:
             return dict(schemas)
-        order = sorted(offered, key=lambda schema_id: (schema_id not in index.since, -schema_id))
+        order = sorted(offered, key=lambda schema_id: (schema_id not in index.since, -source.age(schema_id)))
         used = sum(schema_id in index.since for schema_id in order)
         reader_id = max(schemas) if self.settings.form.reader_schema is None else self.settings.form.reader_schema
         chosen = {reader_id, *order[: max(MAX_SCHEMAS // 2, min(used, MAX_SCHEMAS))]}

@@ -6,10 +6,12 @@ of the settings, or has set it as input.reader_schema.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from service.admission import guids
 from service.admission.registry import KINDS, Client, parsed, record
 from service.errors import SchemaError
 from service.micro_batch import Offsets
@@ -68,10 +70,15 @@ class FolderSource:
         path = self._path / f"{schema_id}.avsc"
         return read_schema(path) if path.exists() else None
 
-    def newer(self, schema_id: int) -> list[int]:
-        """Return the ids above this one, ascending."""
+    def age(self, schema_id: int) -> int:
+        """Return a number that is larger for a newer schema."""
+        return schema_id
+
+    def newer(self, known: Iterable[int]) -> list[int]:
+        """Return the ids of schemas that are newer than all of these, ascending."""
+        newest = max(known, default=-1)
         names = (path.stem for path in self._path.glob("*.avsc"))
-        return sorted(int(name) for name in names if name.isdigit() and int(name) > schema_id)
+        return sorted(int(name) for name in names if name.isdigit() and int(name) > newest)
 
     reader = find
 
@@ -85,6 +92,7 @@ class RegistrySource:
         self._client = client
         self._subjects = tuple(subjects)
         self._schemas: dict[int, dict[str, Any]] | None = None
+        self._ids: dict[int, int] = {}  # by the number of a GUID, which tells no age, the id of its version
         self.unusable: dict[int | None, SchemaError] = {}
 
     def __str__(self) -> str:
@@ -94,7 +102,11 @@ class RegistrySource:
         if self._schemas is None:
             schemas: dict[int, dict[str, Any]] = {}
             for subject in self._subjects:
-                schemas |= self._client.subject(subject, self.unusable.setdefault)
+                versions = self._client.subject(subject, self.unusable.setdefault)
+                for number, following in pairwise(versions):
+                    if following >= guids.FIRST:
+                        self._ids[following] = number
+                schemas |= versions
             self._schemas = schemas
         return self._schemas
 
@@ -108,9 +120,14 @@ class RegistrySource:
             raise error
         return schema
 
-    def newer(self, schema_id: int) -> list[int]:
-        """Return the ids above this one, ascending, of those that `all` has read."""
-        return sorted(each for each in self._schemas or () if each > schema_id)
+    def age(self, schema_id: int) -> int:
+        """Return a number that is larger for a newer schema, of those that `all` has read; -1 for another GUID."""
+        return self._ids.get(schema_id, schema_id if schema_id < guids.FIRST else -1)
+
+    def newer(self, known: Iterable[int]) -> list[int]:
+        """Return the ids of schemas that are newer than all of these, ascending, of those that `all` has read."""
+        newest = max(map(self.age, known), default=-1)
+        return sorted(each for each in self._schemas or () if self.age(each) > newest)
 
     def reader(self, schema_id: int) -> dict[str, Any] | None:
         """Return a reader schema, which may be of another subject."""

@@ -15,6 +15,8 @@ _REJECTS = rule(
     re.compile(r"\{topic\}[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\{topic\}[A-Za-z0-9._-]*").fullmatch,
     "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'",
 )
+MOST_TOPICS = 2_048
+"""A topic and a partition of it are one number of 32 bits (service/admission/readings.py)."""
 _PARTITION = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 """One spelling for each number, so that no two entries are of one partition."""
 
@@ -94,6 +96,8 @@ class Kafka(Client):
             others = sorted(set(others) - set(matches(self.topics_pattern, others)))
         if others:
             yield f"starting: {', '.join(others)} is not among the topics {', '.join(self.topics)}"
+        if len(self.topics) > MOST_TOPICS:
+            yield f"topics: has {len(self.topics)} topics, the limit is {MOST_TOPICS}. Read the others by another service"
         if self.user is None and (self.password is not None or self.password_file is not None):
             yield "user: is missing, and there is a password"
         if (self.certificate is None) != (self.key is None):

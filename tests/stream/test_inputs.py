@@ -9,6 +9,7 @@ from service import settings as service_settings
 from service.admission import readings
 from service.aggregation import task_counters
 from service.errors import SchemaError, SettingsError
+from service.settings.kafka import MOST_TOPICS
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
 from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
 from tests.stream.test_pass import executed_plan
@@ -52,6 +53,16 @@ def climate(device, seconds, temperature=20.0, topic="climate"):
 def power(device, seconds, watts=None, topic="meters", **more):
     fields = {"id": device, "at": {"s": BASE_MS // 1000 + seconds}, "p": watts, **more}
     return Record(json.dumps(fields).encode(), BASE_MS + seconds * 1000, topic=topic)
+
+
+def test_hundreds_of_topics_are_numbered_by_one_expression(spark):
+    topics = [f"plant-{n}" for n in range(MOST_TOPICS)]
+    places = [(topics[n], n % 7) for n in (0, 1, 30, 900, MOST_TOPICS - 1)]
+    frame = spark.createDataFrame(places, "topic string, partition int")
+    codes = [row[0] for row in frame.select(readings.partition_code(topics)).collect()]
+    assert codes == [readings.number_of(*place, topics) for place in places]
+    assert [readings.partition_of(code, topics) for code in codes] == places
+    assert frame.select(readings.partition_code(topics)).dtypes[0][1] == "int"
 
 
 def test_a_device_on_two_topics_is_one_device_with_one_session(spark, tmp_path):

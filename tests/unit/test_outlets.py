@@ -576,6 +576,25 @@ def test_an_entry_that_version_0_3_0_has_in_the_file_of_silences_alone_leaves_on
     assert (stored["known"], stored["payload"]) == (document["known"], "")
 
 
+def test_an_entry_that_version_0_3_0_has_in_the_outbox_too_keeps_its_age(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, file = Memory(), tmp_path / "outlets" / "silence"
+    memory.is_away = True
+    monkeypatch.setattr(clock, "now_ms", lambda: 5_000)
+    made = begin(memory)
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.close()
+    more = {"payload": base64.b64encode(closed("a")).decode(), "views": {"device": ["device", ["count", "last"]]}}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **more, "outlets": ["files"]}))
+    monkeypatch.setattr(clock, "now_ms", lambda: 70_000)
+    after = begin(memory, committed=4, epoch=2)
+    assert (after.progress()["files"].pending, after.progress()["files"].oldest_ms) == (1, 5_000)
+    memory.is_away = False
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a"]
+
+
 def test_a_window_whose_measure_left_its_view_while_it_was_open_does_not_leave(begin: Begin) -> None:
     memory = Memory()
     views = [{"name": "device", "by": ["device"], "window": "1 m", "measures": []}, *OTHER_VIEWS]

@@ -10,7 +10,7 @@ import pytest
 
 from load.servers.schema_registry import Registry
 from service import clock, settings
-from service.admission import avro_types, registry
+from service.admission import avro_types, guids, registry
 from service.admission.formats import avro
 from service.admission.questions import COLUMN_VALUES, UndecidedError
 from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
@@ -296,6 +296,33 @@ def test_ids_of_other_subjects_are_refused_however_many_there_are(tmp_path: Path
         ours = running.register("readings-value", schema("R2"))
         with pytest.raises(NewSchemaError, match=rf"schema ids {ours}$"):
             catalog.look_up(foreign[-1:])
+
+
+def test_invented_guids_hide_no_new_version_and_the_newest_versions_fill_a_plan(tmp_path: Path) -> None:
+    invented = [guids.FIRST + number for number in range(IDS_AT_ONCE)]
+    with Registry() as running:
+        given = make(
+            tmp_path,
+            input={"measures": MEASURES, "reader_schema": 1, "framing": "headers"},
+            registry={"url": running.url, "timeout": "5 s"},
+        )
+        running.register("readings-value", schema("R1"))
+        files = Files()
+        catalog = opened(given, files)
+        learned: set[int] = set()
+        for version in range(2, 6):
+            ours = running.register("readings-value", schema(f"R{version}"))
+            before = set(catalog.plan.schemas)
+            with pytest.raises(NewSchemaError):
+                catalog.look_up(invented)
+            catalog.open(Position(version, AT))
+            learned = set(catalog.plan.schemas) - before
+            assert {ours} < learned, "by its id and by its GUID"
+            assert len(learned) == 2
+        for version in range(6, MAX_SCHEMAS):
+            running.register("readings-value", schema(f"R{version}"))
+        ids = {each for each in opened(given, Files()).plan.schemas if each < guids.FIRST}
+        assert ids == {1, *range(MAX_SCHEMAS - MAX_SCHEMAS // 4, MAX_SCHEMAS)}, "the reader's, and the newest"
 
 
 def test_a_plan_has_so_many_schemas_those_in_use_first_then_the_newest(tmp_path: Path) -> None:

@@ -51,6 +51,22 @@ def test_topics_of_rejects_of_outlets_and_of_kafka_itself_are_not_read() -> None
     assert found.kafka.topics == ("old", "plant-a", "plant-b")
 
 
+@pytest.mark.parametrize(
+    ("rejects", "names", "read"),
+    [
+        ("{topic}.rejects", ["b.rejects.bad", "b.rejects.bad.rejects.bad"], ("b.rejects.bad",)),
+        ("dlq.{topic}", ["bad.dlq.b", "bad.dlq.bad.dlq.b"], ("bad.dlq.b",)),
+        ("{topic}.r", ["plant.room.rack", "b.r.x.r.x"], ("plant.room.rack",)),
+        ("{topic}.rejects", ["l" * 233, "m" * 234], ("l" * 233,)),
+    ],
+)
+def test_no_topic_is_read_whose_rejects_could_not_be_kept_or_that_two_services_make_of_their_rejects(
+    rejects: str, names: list[str], read: tuple[str, ...]
+) -> None:
+    given = settings({"topics_pattern": ".*", "rejects": rejects})
+    assert matching.matched(given, names).kafka.topics == read
+
+
 def test_a_topic_is_of_the_input_that_names_it_else_of_the_first_that_matches() -> None:
     inputs = [
         {"name": "one", "format": "json", "topics_pattern": "plant-.*", "measures": {"t": "t"}},
@@ -73,6 +89,7 @@ def test_a_topic_is_of_the_input_that_names_it_else_of_the_first_that_matches() 
         ({"topics_pattern": " "}, "it is blank"),
         ({"topics": []}, "kafka.topics: needs at least 1 entry, has 0"),
         ({"topics_pattern": "a.*", "starting": {"b": {"0": 1}}}, "starting: b is not among the topics"),
+        ({"topics": [f"t{n}" for n in range(2049)]}, "topics: has 2049 topics, the limit is 2048"),
         ({}, "kafka.topics: is missing and has no default"),
     ],
 )
