@@ -106,6 +106,29 @@ def test_what_is_empty_takes_little_memory_until_it_is_refused(name: str, bomb: 
     assert reader.recv() < 160 << 10, "KiB"
 
 
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("sparkplug-b", b"\x12\x04\n\x02\xff\xfe"),
+        ("sparkplug-b", b"\x12\x03\x7a\x01\xff"),
+        ("senml-cbor", b"\x81\xa2\x00\x61a\x02\xf8\x63"),
+        ("senml-cbor", b"\x81\xa2\x00\x61a\x02\xd8\x1c\x81\xd8\x1d\x00"),
+        ("senml-cbor", b"\x81\xa2\x00\xc2\x59\x10\x00" + b"\x01" * 4_096 + b"\x02\x01"),
+    ],
+    ids=[
+        "a name that is not UTF-8",
+        "a text that is not UTF-8",
+        "a simple value",
+        "a list in itself",
+        "4 KB of a number",
+    ],
+)
+def test_a_value_that_json_does_not_have_is_undecodable_and_ends_no_task(name: str, record: bytes) -> None:
+    with pytest.raises(UnreadableArrayError) as error:
+        FORMATS[name].cut(record, Input(format=name), 0)
+    assert error.value.reason == "undecodable"
+
+
 def test_what_each_reading_repeats_of_its_record_counts_towards_the_limit() -> None:
     form = Input.model_validate({"format": "senml", "max_array_bytes": 1 << 20})
     pack = b'[{"bn":"' + b"a" * 1_000 + b'","v":1}' + b',{"v":1}' * 2_000 + b"]"  # 17 KB

@@ -82,8 +82,16 @@ def _check(number: int, each: Mapping[str, Any]) -> None:
         kind = _KINDS.get(name)
         is_wrong = kind is not None and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool))
         if is_wrong or str(name).endswith("_"):
-            what = "must be understood, and is not known" if kind is None else f"is {json.dumps(value)[:40]}"
+            what = "must be understood, and is not known" if kind is None else f"is {_shown(value)}"
             raise UnreadableArrayError(UNDECODABLE, f"measurement {number}: {name} {what}")
+
+
+def _shown(value: Any) -> str:
+    """Return the begin of a value for people; its type where JSON does not have it, as some of CBOR."""
+    try:
+        return json.dumps(value)[:40]
+    except (TypeError, ValueError):
+        return type(value).__name__
 
 
 def _reading(each: Mapping[str, Any], base: Mapping[str, Any], broker_ms: int | None) -> bytes:

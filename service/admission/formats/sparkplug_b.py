@@ -81,7 +81,10 @@ def _reading(metric: Any, payload: Any, broker_ms: int | None) -> bytes:
     made["historical"] = metric.is_historical
     if payload.HasField("seq"):
         made["seq"] = payload.seq
-    return json.dumps(made).encode()
+    try:
+        return json.dumps(made).encode()
+    except TypeError as error:  # the parser gives such a text as bytes
+        raise UnreadableArrayError(UNDECODABLE, "is no payload of Sparkplug B: a text is not UTF-8") from error
 
 
 def _plain(value: Any, datatype: int) -> Any:
