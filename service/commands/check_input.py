@@ -6,7 +6,7 @@ from typing import Any
 
 import fastavro
 
-from service.admission import avro_types, formats
+from service.admission import avro_types, formats, guids
 from service.admission.formats.avro import reader_schema
 from service.admission.schema_sources import schema_source, with_reader
 from service.commands.finding import Line, failed, ok
@@ -58,7 +58,7 @@ def schemas_of(settings: Settings) -> Iterator[Line]:
                 unusable[number] = refused
         yield from _unusable(unusable, name)
         reader = reader_schema(known.reader, form)
-        yield ok(name, f"{place} has the ids {', '.join(map(str, known.schemas))}")
+        yield ok(name, f"{place} has the ids {', '.join(map(guids.shown, known.schemas))}")
         yield from _paths(form, reader)
 
 
@@ -71,12 +71,12 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
         remedy = "Register the schema, or set registry.subjects; until then all records are unknown_schema"
         yield Line(name, "warn", f"{place} has no schema for {form.format} of these topics", remedy)
         return
-    newest = max(schemas)
-    yield ok(name, f"{place} has the ids {', '.join(map(str, sorted(schemas)))}")
+    newest = max(schemas, key=place.age)
+    yield ok(name, f"{place} has the ids {', '.join(map(guids.shown, sorted(schemas)))}")
     for key, path in form.fields:
         parts, schema = field_path.parts(path), schemas[newest]
         if not formats.of(form).describes(schema, parts):
-            what = f"schema {newest} does not describe {path!r}"
+            what = f"schema {guids.shown(newest)} does not describe {path!r}"
             yield Line(key, "warn", what, "Correct the path, if no record has this field")
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from load.servers.schema_registry import Registry
+from service import settings
 from service.admission.formats import avro
 from service.commands import check, check_input
 from service.errors import SetupError
 from service.settings import Input
+from tests import minimal
 from tests.served import served
 from tests.stream.records import make_settings
 
@@ -118,3 +121,22 @@ def test_a_logical_type_that_spark_ignores_is_the_type_below_it() -> None:
     for kind in ({"type": "int", "logicalType": "date"}, {"type": "int", "logicalType": "time-millis"}):
         [problem] = failures({"temp": kind}, a="temp")
         assert f"'temp' is {kind['logicalType']} in the reader's schema" in problem
+
+
+def test_the_newest_schema_is_compared_also_where_guids_name_them(tmp_path: Path) -> None:
+    with Registry() as registry:
+        given = minimal.document()
+        given["input"] = {"format": "json-schema", "framing": "headers", "measures": {"power": "power"}}
+        loaded = settings.parse({**given, "registry": {"url": registry.url}})
+        for version in range(1, 9):
+            fields = ("device_id", "event_time", *(["power"] if version == 8 else []))
+            schema = {
+                "title": f"v{version}",
+                "properties": {name: {} for name in fields},
+                "additionalProperties": False,
+            }
+            registry.register("readings-value", schema, kind="JSON")
+        lines = [*check_input.schemas_of(loaded)]
+    assert [line.status for line in lines] == ["ok"], lines
+    assert "has the ids 1, 2, 3, 4, 5, 6, 7, 8, " in lines[0].detail
+    assert lines[0].detail.count("...") == 8, "GUIDs are shown by their begin"
