@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.checkpoint.document import Document
+from service.errors import TidemarkError
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
@@ -133,7 +134,11 @@ class Silence:
         number = 1 + (self.entry.part if self.entry.batch == committed.batch else 0)
         entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
         stored = self.outbox.store(entry, payloads, closed_by, scope)
-        Silence(self.outbox, known, entry, taken)._write()
+        try:
+            Silence(self.outbox, known, entry, taken)._write()
+        except TidemarkError:
+            self.outbox.remove(stored.name)  # the next start would take it for one that the file names
+            raise
         self.known, self.entry, self.taken = known, entry, taken
         return stored
 

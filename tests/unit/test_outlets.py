@@ -534,6 +534,31 @@ def test_an_entry_of_a_silence_that_its_process_did_not_note_comes_again_and_lea
     assert memory.keys == ["b", "c", "a"]
 
 
+def test_an_entry_of_a_silence_whose_file_could_not_be_written_is_removed(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    memory.is_away = True
+    made = begin(memory)
+
+    def without_file(files: Local, name: str, content: bytes, replace_file: Any = Local.replace) -> None:
+        if name == "outlets/silence":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace_file(files, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "replace", without_file)
+        with pytest.raises(SetupError):
+            made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    made.publish(micro_batch(1, 5, 10), [closed("a")])
+    made.close_idle(micro_batch(1, 5, 10), [], [finals_of(closed("b")).windows])
+    made.close()
+    after = begin(memory, committed=5, epoch=2)
+    memory.is_away = False
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert memory.keys == ["a", "b"]
+
+
 def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
