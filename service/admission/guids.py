@@ -5,13 +5,19 @@ The first seven bytes of a GUID make the number. So it is kept, looked up, asked
 
 from uuid import UUID
 
+from service.errors import SchemaError
+
 FIRST = 1 << 56
 """Added to the seven bytes: no schema id is as large."""
 
 
 def number_of(guid: str) -> int:
-    """Return the number that stands for a GUID."""
-    return FIRST + int.from_bytes(UUID(guid).bytes[:7])
+    """Return the number that stands for a GUID. Raises SchemaError for a text that is none."""
+    try:
+        return FIRST + int.from_bytes(UUID(guid).bytes[:7])
+    except (ValueError, AttributeError) as error:
+        msg = f"{guid!r} is no GUID"
+        raise SchemaError(msg) from error
 
 
 def shown(number: int) -> str:

@@ -215,3 +215,8 @@ def test_a_framing_that_cannot_be_read_is_refused(tmp_path: Path, framing: str, 
     with pytest.raises(SettingsError) as error:
         settings(tmp_path, framing, **given)
     assert message in str(error.value)
+
+
+def test_a_text_that_is_no_guid_is_an_error_of_the_schema() -> None:
+    with pytest.raises(SchemaError, match="'no' is no GUID"):
+        guids.number_of("no")
