@@ -14,7 +14,7 @@ from service.admission.formats import framings
 from service.admission.schema_sources import load_set
 from service.commands import dissect, records
 from service.commands.metadata import Metadata
-from service.errors import SettingsError
+from service.errors import SchemaError, SettingsError
 from service.settings import Input, Settings, parse
 from service.settings import Registry as Section
 from tests.stream.records import BASE_MS, avro
