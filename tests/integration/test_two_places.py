@@ -3,6 +3,7 @@
 import json
 import tomllib
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,18 @@ NARROW, WIDE = [-50, 100], [-50, 10_000]
 STATISTICS = ["count", "sum", "max"]
 DEVICE = {"name": "device", "by": ["device"], "window": "1 m", "statistics": STATISTICS}
 TOTAL = {"name": "total", "by": ["device"], "window": "none", "statistics": STATISTICS}
-MINUTE = (clock.now_ms() - BASE_MS) // 60_000 * 60 - 1_800
-"""The second, after BASE_MS, of a minute half an hour ago: what is sent again gets the broker's time of now."""
+
+
+@cache
+def minute() -> int:
+    """The second, after BASE_MS, of a minute half an hour ago: what is sent again gets the broker's time of now."""
+    return (clock.now_ms() - BASE_MS) // 60_000 * 60 - 1_800
+
+
+@pytest.fixture(autouse=True)
+def _its_own_time() -> None:
+    """For each test: the files of a suite are read an hour before some of them run."""
+    minute.cache_clear()
 
 
 class TwoPlaces(World):
@@ -56,8 +67,9 @@ class TwoPlaces(World):
         self.term(reading("z", second), reading("z", second))
         self.configure(max_delay="1 h", max_ahead="5 s")
 
-    def counted(self, view: str = "device", second: float = MINUTE) -> tuple[int, float]:
+    def counted(self, view: str = "device", second: float | None = None) -> tuple[int, float]:
         """Count and sum of a window of the device d."""
+        second = minute() if second is None else second
         start_ms = 0 if view == "total" else BASE_MS + int(second) // 60 * 60_000
         found: Any = self.redis.hgetall(self.key(f"window:{view}:temperature:d:{start_ms}"))
         return int(found.get("count", 0)), float(found.get("sum", 0))
@@ -71,7 +83,7 @@ class TwoPlaces(World):
         return correct.correct(self.settings, 0, None, print, spark=self.spark)
 
     def backfill(self) -> backfill.Report:
-        span = BASE_MS + (MINUTE - 600) * 1000, BASE_MS + (MINUTE + 1_860) * 1000
+        span = BASE_MS + (minute() - 600) * 1000, BASE_MS + (minute() + 1_860) * 1000
         return backfill.backfill(self.settings, span, [], print, spark=self.spark)
 
     def begin_anew(self, folder: Path) -> None:
@@ -88,8 +100,9 @@ def world(parts: Parts) -> TwoPlaces:
     return TwoPlaces(*parts, **more)
 
 
-def three(second: float = MINUTE) -> list[Record]:
+def three(second: float | None = None) -> list[Record]:
     """A reading, one out of range, and one five minutes later."""
+    second = minute() if second is None else second
     return [reading("d", second, 1.0), reading("d", second + 5, 5000.0), reading("d", second + 300, 1.0)]
 
 
@@ -124,7 +137,7 @@ def test_a_copy_that_is_late_and_corrected_counts_once(world: TwoPlaces, tmp_pat
     world.close()
     assert world.counted() == (1, 1)
     world.configure(ranges={"temperature": WIDE})
-    world.replay(wrong, value=reading("d", MINUTE + 6, 4000.0).value)
+    world.replay(wrong, value=reading("d", minute() + 6, 4000.0).value)
     world.term()
     assert world.counted() == (1, 1)
     assert world.counted("total") == (3, 4002), "late readings count in views without windows"
@@ -143,19 +156,19 @@ def test_a_copy_that_is_late_and_corrected_counts_once(world: TwoPlaces, tmp_pat
 def test_a_late_reading_whose_time_is_mended_counts_once_in_a_view_without_windows(
     world: TwoPlaces, tmp_path: Path
 ) -> None:
-    late = reading("d", MINUTE - 7_200, 5.0, at=MINUTE + 10)
+    late = reading("d", minute() - 7_200, 5.0, at=minute() + 10)
     *_, place, _ = world.term(
-        reading("d", MINUTE, 1.0), reading("d", MINUTE + 1, 1.0), late, reading("d", MINUTE + 2, 1.0)
+        reading("d", minute(), 1.0), reading("d", minute() + 1, 1.0), late, reading("d", minute() + 2, 1.0)
     )
     assert (world.counted(), world.counted("total")) == ((3, 3), (4, 8))
-    world.replay(place, value=reading("d", MINUTE + 3, 5.0).value)
+    world.replay(place, value=reading("d", minute() + 3, 5.0).value)
     world.term()
     assert (world.counted(), world.counted("total"), world.session_count()) == ((4, 8), (4, 8), 4)
     # A new checkpoint under which the original is not late any more.
     world.configure(max_delay="6 h")
     world.begin_anew(tmp_path / "anew")
     assert (world.counted(), world.counted("total")) == ((4, 8), (4, 8))
-    assert world.counted(second=MINUTE - 7_200) == (0, 0)
+    assert world.counted(second=minute() - 7_200) == (0, 0)
 
 
 def test_a_reject_that_the_service_has_not_published_is_not_sent_again(
@@ -196,7 +209,7 @@ def test_readings_of_arrays_and_arrays_as_a_whole_count_once(parts: Parts) -> No
     )
 
     def array(*values: float, note: str = "") -> Record:
-        at_ms = BASE_MS + MINUTE * 1000
+        at_ms = BASE_MS + minute() * 1000
         readings = [
             {"device_id": "d", "event_time": at_ms + number, "temperature": value, "note": note}
             for number, value in enumerate(values)
@@ -241,12 +254,12 @@ def test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the
         }
         return dict(sorted(found.items()))
 
-    start_ms = BASE_MS + (MINUTE - 3_600) * 1000
-    world.term(sent(MINUTE - 3_600, "l1"), sent(MINUTE - 3_599, "x", at=MINUTE), sent(MINUTE, "l1"))
+    start_ms = BASE_MS + (minute() - 3_600) * 1000
+    world.term(sent(minute() - 3_600, "l1"), sent(minute() - 3_599, "x", at=minute()), sent(minute(), "l1"))
     assert counts() == {"l1": "1"}
     assert world.correct().corrected == 1
     assert counts() == {"l1": "1", "x": "1"}
-    world.term(sent(MINUTE + 1, "l2"), sent(MINUTE + 2, "x"))
+    world.term(sent(minute() + 1, "l2"), sent(minute() + 2, "x"))
     span = start_ms, start_ms + 60_000
     assert backfill.backfill(world.settings, span, [], print, spark=parts.spark).written == 0
     assert counts() == {"l1": "1", "x": "1"}

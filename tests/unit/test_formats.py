@@ -161,3 +161,9 @@ def test_no_record_costs_much_or_stops_the_service(name: str, bomb: str) -> None
     with suppress(UnreadableArrayError):
         FORMATS[name].cut(BOMBS[bomb], form, 0)
     assert process_time() - begin < 10
+
+
+def test_packed_bytes_with_a_blank_and_an_equals_sign_are_no_line_protocol() -> None:
+    packed = b"\x1f\x8b\x08\x00 a=1\x02\xff" + b"\x8b" * 20
+    assert not FORMATS["line-protocol"].looks_alike(packed)
+    assert FORMATS["line-protocol"].looks_alike("größe,d=a t=1 1790000000000000000".encode())

@@ -38,7 +38,10 @@ class Csv(Json):
             raise UnreadableArrayError(UNDECODABLE, f"is no CSV: {error}") from error
 
     def looks_alike(self, value: bytes) -> bool:
-        lines = value.decode(errors="replace").splitlines()[:3]
+        try:
+            lines = value.decode().splitlines()[:3]
+        except UnicodeDecodeError:
+            return False
         if len(lines) < 2 or lines[0][:1] in {"", "{", "["}:
             return False
         separator = max(_SEPARATORS, key=lines[0].count)

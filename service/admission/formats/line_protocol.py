@@ -59,7 +59,10 @@ class LineProtocol(Json):
         return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
 
     def looks_alike(self, value: bytes) -> bool:
-        lines = list(islice(_lines(value.decode(errors="replace")), 3))
+        try:
+            lines = list(islice(_lines(value.decode()), 3))
+        except UnicodeDecodeError:  # packed bytes may have a blank and "=" by chance
+            return False
         return bool(lines) and value[:1] not in {b"{", b"["} and not any(isinstance(each, str) for each in lines)
 
 
