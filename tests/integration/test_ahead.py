@@ -63,6 +63,7 @@ def known_ids(world: World) -> dict[str, str]:
     return world.ids  # type: ignore[attr-defined, no-any-return]
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.2")
 def test_one_record_of_the_future_makes_no_other_reading_late(world: World) -> None:
     late_by_it = in_a_year("d", at=3)
@@ -104,6 +105,7 @@ def test_a_replay_has_the_time_of_the_first_attempt(world: World) -> None:
     assert times[0] == times[1] > BASE_MS
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.2")
 def test_a_republication_leaves_out_what_was_ahead_when_it_was_read(world: World) -> None:
     """Later the record's time is not ahead any more, and admission alone would admit it."""
@@ -122,6 +124,7 @@ def test_a_republication_leaves_out_what_was_ahead_when_it_was_read(world: World
     assert after[key] == before[key] | {"closed_by": after[key]["closed_by"]}
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.2")
 def test_after_a_record_of_the_future_values_can_be_removed_and_are_published_again(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -148,6 +151,7 @@ def test_after_a_record_of_the_future_values_can_be_removed_and_are_published_ag
     assert world.window("a")["closed_by"] == "watermark"
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.5")
 def test_a_topic_that_was_created_again_and_filled_is_noticed_before_its_batch_commits(
     world: World, broker_server: Broker
@@ -161,6 +165,7 @@ def test_a_topic_that_was_created_again_and_filled_is_noticed_before_its_batch_c
         run(world, *[reading("b", n) for n in range(9)], max_per_batch=100)
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.5")
 def test_a_topic_that_was_created_again_and_is_shorter_is_no_batch_of_negative_size(
     world: World, broker_server: Broker

@@ -51,6 +51,7 @@ def world(
     return Gateways(*parts, input=INPUT, views=VIEWS, admission=admission)
 
 
+@pytest.mark.thorough
 def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_place(world: Gateways) -> None:
     world.term(
         record(reading("a", 0), reading("a", 5, "hot"), reading("a", 4), reading("b", 1)),

@@ -40,6 +40,7 @@ def run(world: World, spark: SparkSession, limit: BatchLimit, *, until: int | No
     return reports
 
 
+@pytest.mark.thorough
 def test_batches_shrink_to_the_target_and_grow_to_the_ceiling_in_a_running_query(parts: Parts) -> None:
     world = World(*parts)
     world.send([reading("a", at / 100) for at in range(11_000)])

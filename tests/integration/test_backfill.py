@@ -233,6 +233,7 @@ def test_a_backfill_equals_the_stream_in_redis_and_outlets_and_leaves_richer_val
     assert world.rows("third", BASE_MS + END_S * 1000) == {"windows": [], "sessions": []}
 
 
+@pytest.mark.thorough
 def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
     world: Past, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
     assert "--from 1 is not before --to 1" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_backfill_from_an_archive_equals_the_stream_and_leaves_out_what_the_archive_lacks(world: Past) -> None:
     world.term(*minutes(0, 9), reading("d1", 100.0, at=541))
     stream, before = world.rows("stream", BASE_MS + 540_000), world.final()
@@ -332,6 +334,7 @@ def _equals_the_stream(world: Past, records: Callable[[int, int], list[Record]])
         assert_same({name: _plain(each) for name, each in before.items()}, {n: _plain(v) for n, v in after.items()})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("world", [{"input": {"format": "json", "array": True}}], indirect=True)
 def test_a_backfill_of_arrays_equals_the_stream(world: Past) -> None:
     _equals_the_stream(world, arrays)
@@ -344,6 +347,7 @@ def registry() -> Iterator[Registry]:
         yield running
 
 
+@pytest.mark.thorough
 def test_a_backfill_of_protobuf_equals_the_stream(world: Past, registry: Registry) -> None:
     references = [{"name": "env.proto", "subject": "env", "version": 1}]
     assert registry.register(f"{world.topic}-value", text(FILE), references, kind="PROTOBUF") == 2
@@ -354,6 +358,7 @@ def test_a_backfill_of_protobuf_equals_the_stream(world: Past, registry: Registr
     _equals_the_stream(world, messages)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "name", "problem"),
     [

@@ -60,6 +60,7 @@ def test_what_comes_behind_the_watermark_is_rejected_as_late(parts: Parts) -> No
     world.redis.close()
 
 
+@pytest.mark.thorough
 def test_a_partition_with_unread_records_holds_the_watermark(parts: Parts) -> None:
     """Partition 1 has four times as many records for the same time, first of all many of its beginning."""
     world = World(*parts)
@@ -126,6 +127,7 @@ def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(parts: Pa
     world.redis.close()
 
 
+@pytest.mark.thorough
 def test_a_reading_that_a_new_checkpoint_admits_is_in_all_that_is_computed_again(parts: Parts) -> None:
     """The first checkpoint has rejected it as behind; the second one reads everything at once."""
     world = World(*parts)

@@ -91,6 +91,7 @@ def test_without_a_reference_the_plan_is_good_wherever_the_checkpoint_is(world: 
     assert (line.name, line.status) == ("plan", "ok")
 
 
+@pytest.mark.thorough
 def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, tmp_path: Path) -> None:
     topics = set(world.broker.admin.list_topics(timeout=10).topics) - {"__consumer_offsets"}
     lines = world.lines()

@@ -99,6 +99,7 @@ LATE = [
 BASE = [*minutes(0, 20), reading("m", 105), reading("m", 157), reading("p", 200)]
 
 
+@pytest.mark.thorough
 def test_a_late_reading_does_not_wait_for_the_end_of_the_month(parts: Parts) -> None:
     month = {"name": "month", "by": ["device"], "window": "1 mo", "measures": ["temperature"]}
     week = {"name": "week", "by": [], "window": "1 w", "time_zone": "Asia/Kathmandu", "measures": ["temperature"]}
@@ -194,6 +195,7 @@ def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcti
     assert world.hashes().keys() == {name for name in before if before[name].get("state") != "merged"}
 
 
+@pytest.mark.thorough
 def test_what_redis_loses_of_a_correction_comes_back_when_it_is_asked_to(world: Correcting) -> None:
     world.term(*BASE, *LATE)
     backup, before = world.backup(), world.hashes()
@@ -221,6 +223,7 @@ def content(value: dict[str, str]) -> dict[str, str]:
     return {name: f"{float(text):.9g}" if "." in text else text for name, text in texts.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["half_corrected", "corrected_before_marked"])
 def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for(world: Correcting, point: str) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
@@ -251,6 +254,7 @@ def test_a_span_leaves_out_what_is_not_in_it(world: Correcting) -> None:
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_readings_behind_the_watermark_are_corrected_like_late_ones(world: Correcting) -> None:
     """By the broker's time for them they came in time: whoever reads the topic again must leave them out."""
     world.term(*BASE)
@@ -270,6 +274,7 @@ def test_readings_behind_the_watermark_are_corrected_like_late_ones(world: Corre
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     before = world.hashes()
@@ -316,6 +321,7 @@ def test_it_writes_nothing_when_another_has_begun_or_redis_is_not_whole(world: C
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     settings, log = world.settings, view_versions.Log(Local(Path(world.settings.service.checkpoint)))
@@ -340,6 +346,7 @@ def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
     world: Correcting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +371,7 @@ def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_that_admits_what_a_former_one_refused_as_late_keeps_it_when_redis_loses_it(
     world: Correcting,
 ) -> None:

@@ -26,6 +26,7 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
     return DaemonWorld(broker_server, redis_server, tmp_path, topic)
 
 
+@pytest.mark.thorough
 def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWorld) -> None:
     world.send(1_000)
     with world.start("first") as first:
@@ -73,6 +74,7 @@ def test_it_serves_stands_by_stops_and_goes_on_where_it_stopped(world: DaemonWor
     assert sum(world.group().values()) == world.sent
 
 
+@pytest.mark.thorough
 def test_the_lag_is_known_and_grows_while_redis_is_away(broker_server: Broker, tmp_path: Path, prefix: str) -> None:
     """Else TidemarkLagUnknown blames Kafka for an outage of Redis."""
     broker_server.create_topic(f"daemon-{prefix}", partitions=2)

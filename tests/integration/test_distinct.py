@@ -106,6 +106,7 @@ def test_a_batch_that_is_repeated_and_values_that_are_written_or_read_again_have
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_late_copy_is_late_and_a_correction_does_not_count_it(world: Distinct) -> None:
     world.term(reading("a", 0, 20.0), reading("b", 0, 1.0))
     world.term(reading("b", 300, 1.0), reading("b", 301, 1.0))
@@ -119,6 +120,7 @@ def test_a_late_copy_is_late_and_a_correction_does_not_count_it(world: Distinct)
     assert world.count("a") == 2
 
 
+@pytest.mark.thorough
 def test_an_id_is_of_its_device_and_a_checkpoint_takes_it_on_and_off(world: Distinct) -> None:
     world.configure(distinct=[])
     world.term(reading("a", 0, 20.0, "m0"), reading("a", 0, 20.0, "m0"))

@@ -42,6 +42,7 @@ def world(parts: Parts) -> Endless:
     return Endless(*parts, views=[DEVICE, TOTAL, EVER])
 
 
+@pytest.mark.thorough
 def test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_add_them_again(world: Endless) -> None:
     world.term(reading("a", 0, 20.0), reading("a", 5, 22.0))
     world.term(reading("b", 230, 1.0), reading("b", 231, 2.0))
@@ -62,6 +63,7 @@ def test_late_readings_are_rejected_and_count_at_once_and_a_correction_does_not_
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_what_redis_loses_and_what_is_read_again_is_as_it_was(world: Endless, tmp_path: Path) -> None:
     world.term(reading("a", 0, 20.0), reading("b", 5, 22.0))
     world.term(reading("b", 200, 1.0), reading("a", 10, 50.0, at=200))
@@ -80,6 +82,7 @@ def test_what_redis_loses_and_what_is_read_again_is_as_it_was(world: Endless, tm
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_view_has_all_readings_since_its_first_batch_and_goes_with_the_batch_after_its_last(world: Endless) -> None:
     world.configure(DEVICE)
     world.term(reading("a", 0, 20.0), reading("a", 1, 20.0))
@@ -102,6 +105,7 @@ def test_a_view_has_all_readings_since_its_first_batch_and_goes_with_the_batch_a
     assert int(world.total("a")["complete_from"]) > began
 
 
+@pytest.mark.thorough
 def test_no_value_of_a_view_stays_when_its_measures_end_one_after_the_other(world: Endless) -> None:
     document = tomllib.loads(world.config.read_text(encoding="utf-8"))
     document["input"]["measures"]["humidity"] = "humidity"

@@ -51,6 +51,7 @@ def assert_right(world: World) -> None:
     assert min(verdict.compared[what] for what in ("windows", "sessions")) > 0
 
 
+@pytest.mark.thorough
 def test_what_is_lost_or_late_is_counted_under_the_same_keys_and_filtered_alike(world: World) -> None:
     world.term(reading("a", 0, 30.0, "l2"))
     world.term(reading("a", 1, 10.0, "l1"), reading("b", 2, 30.0, "l2", "pump"))

@@ -81,6 +81,7 @@ def deliver(world: World, *records: Record) -> None:
     world.term(*records)
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.2")
 def test_redis_and_an_outlet_have_the_same_corrected_window_of_a_device_that_has_moved_away(
     make_world: Callable[..., World],
@@ -95,6 +96,7 @@ def test_redis_and_an_outlet_have_the_same_corrected_window_of_a_device_that_has
     assert first(in_files(world)) == expected
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.3")
 @pytest.mark.parametrize("unknown", ["keep", "reject"])
 def test_a_late_reading_of_a_device_that_has_moved_or_left_counts_once_and_takes_no_other_with_it(

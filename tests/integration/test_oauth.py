@@ -134,6 +134,7 @@ def test_librdkafka_renews_a_token_of_a_consumer_that_nobody_polls(
         consumer.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("wrong", "says", "java_says"),
     [

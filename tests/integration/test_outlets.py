@@ -257,6 +257,7 @@ def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
     assert len(rows(parts.folder / "sessions")) == 3
 
 
+@pytest.mark.thorough
 def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
     make_correcting: Callable[..., Correcting], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ class Driver(Service):
         )
 
 
+@pytest.mark.thorough
 def test_a_driver_has_the_settings_of_the_image_and_those_of_its_application_take_precedence(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
 ) -> None:

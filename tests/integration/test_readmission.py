@@ -78,6 +78,7 @@ def test_a_reading_behind_the_watermark_is_not_sent_again(made: Callable[..., Wo
     assert "1 sent, 0 not" in world.tidemark("replay", place)
 
 
+@pytest.mark.thorough
 def test_what_is_sent_again_is_sent_once_whoever_asks_how_often(made: Callable[..., World]) -> None:
     world = made()
     late = world.reject(reading("d1", event_ms=NOW_MS - 2 * HOUR_MS), "late")

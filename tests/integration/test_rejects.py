@@ -130,6 +130,7 @@ def test_an_id_of_any_length_makes_no_line_of_the_table_wide(world: World) -> No
     assert "x" * 60_000 in world.tidemark("show", place)
 
 
+@pytest.mark.thorough
 def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice(world: World) -> None:
     places = [world.reject(reading("d1", 1e9 + n), "out_of_range", partition=n % 2) for n in range(4)]
     command = [sys.executable, "-m", "service.cli", "rejects", "replay", "--force", "--config"]

@@ -160,6 +160,7 @@ def test_what_redis_has_lost_is_there_again_as_it_was(world: Losing) -> None:
     assert (world.lost, len(world.republications) - earlier, world.redis.get(world.key("republish"))) == (3, 2, None)
 
 
+@pytest.mark.thorough
 def test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs(parts: Parts) -> None:
     world = Losing(*parts, redis={"shards": 3})
     world.term(*minutes(0, 20))
@@ -241,6 +242,7 @@ PAIRS = [reading("p", second + pause) for second in range(0, 2400, 200) for paus
 """Sessions of two readings, which a gap of 10 s parts."""
 
 
+@pytest.mark.thorough
 def test_a_gap_that_has_changed_makes_no_session_beside_those_that_are_there(world: Losing, tmp_path: Path) -> None:
     world.term(*minutes(0, 20), *PAIRS[:12])
     backup = world.backup()
@@ -362,6 +364,7 @@ def test_a_prefix_with_the_values_of_another_services_topics_is_refused_by_name(
     assert world.redis.hget(world.key("progress"), "offsets") == elsewhere
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "text"),
     [

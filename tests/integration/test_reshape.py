@@ -119,6 +119,7 @@ def test_a_checkpoint_goes_on_in_8_buckets_and_then_in_3_without_a_difference(
     assert not list((world.folder / "checkpoint/reshape").glob("*"))
 
 
+@pytest.mark.thorough
 def test_a_batch_that_was_begun_is_repeated_in_the_other_buckets(world: Reshaped) -> None:
     failpoint._plan = Plan((Point("after_publish_before_commit", 1, "raise"),), None)
     with pytest.raises(InjectedError):
@@ -135,6 +136,7 @@ def test_a_batch_that_was_begun_is_repeated_in_the_other_buckets(world: Reshaped
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_reshape_that_is_interrupted_leaves_a_checkpoint_that_goes_on(world: Reshaped) -> None:
     whole, sizes = world.digest(), {"reshape_staged": 2, "reshape_begun": 7, "reshape_half": 3}
     for point, buckets in sizes.items():
@@ -163,6 +165,7 @@ def refused(world: Reshaped, capsys: pytest.CaptureFixture[str], status: int, *a
     return capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_reshape_is_undone_until_a_batch_is_committed_and_refused_where_it_cannot_be(
     world: Reshaped, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_readers_follow_the_primary(tmp_path: Path) -> None:
                     watched.wait_failed_over()
 
 
+@pytest.mark.thorough
 def test_errors_name_the_sentinels_the_primary_and_the_remedy(tmp_path: Path) -> None:
     with Sentinels(tmp_path, password=SECRET) as watched:
         password = tmp_path / "secret"

@@ -56,6 +56,7 @@ def test_rows_are_read_until_every_window_of_the_terms_before_is_closed(world: W
     assert contract.check(world.redis, world.prefix) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["lost", "republish", "rebuild"])
 def test_a_term_that_does_not_go_on_where_the_last_one_was_reads_all_rows(world: World, what: str) -> None:
     world.term(*readings(0), *readings(10))

@@ -135,6 +135,7 @@ def test_an_earlier_reading_joins_sessions_that_silence_has_closed(world: Quiet)
     assert contract.check(world.redis, world.prefix) == []
 
 
+@pytest.mark.thorough
 def test_a_replay_without_the_silences_ends_with_the_same_values(
     world: Quiet, spark: SparkSession, broker_server: Broker, redis_server: Redis, tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_nobody_beyond_this_host_and_user_reaches_a_port_or_a_file(load: Load) -
     assert exposure.open_to_others(*folders, load.testbed.folder / "checkpoint") == []
 
 
+@pytest.mark.thorough
 def test_who_has_another_secret_is_not_heard_by_the_master(load: Load, tmp_path: Path) -> None:
     cluster = load.testbed.cluster
     subprocess.run([DEPLOY / "secret", tmp_path / "other"], check=True)
@@ -247,6 +248,7 @@ def answer(page: str) -> bytes:
             return refused.read()
 
 
+@pytest.mark.thorough
 def test_sigterm_ends_it_for_good_and_every_value_is_that_of_the_oracle(load: Load) -> None:
     testbed = load.testbed
     summary = load.finish()

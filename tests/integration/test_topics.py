@@ -86,6 +86,7 @@ def world(parts: Parts) -> Changing:
     return Changing(*parts)
 
 
+@pytest.mark.thorough
 def test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was(
     world: Changing, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ def test_without_a_change_the_checkpoint_has_no_file_of_topics(world: Changing) 
     assert not (world.folder / "checkpoint" / topic_log.DOCUMENT.name).exists()
 
 
+@pytest.mark.thorough
 def test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_them(world: Changing) -> None:
     world.put("main", "a", 0, 70, 600)
     world.put("b", "a", 1)
@@ -147,6 +149,7 @@ def test_what_a_topic_that_left_has_readings_in_is_not_published_again_without_t
     assert world.window("a")["count"] == "2"
 
 
+@pytest.mark.thorough
 def test_a_batch_that_was_begun_with_a_topic_is_repeated_with_it(world: Changing) -> None:
     world.put("main", "a", 0)
     world.start("main", "b")
@@ -166,6 +169,7 @@ def test_a_batch_that_was_begun_with_a_topic_is_repeated_with_it(world: Changing
     assert world.lost == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_topic_comes_although_a_batch_is_repeated(world: Changing, batch: int) -> None:
     world.put("main", "a", 0)

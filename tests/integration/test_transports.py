@@ -124,6 +124,7 @@ def refused(spark: SparkSession, kafka: Kafka) -> str:
     return f"{of_librdkafka.value!r} {of_java.value}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("listener", "wrong"),
     [("SCRAM", "password"), ("SCRAM", "authority"), ("MUTUAL", "certificate")],

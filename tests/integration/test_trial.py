@@ -65,6 +65,7 @@ def topics(broker: Broker) -> set[str]:
     return {name for name in broker.admin.list_topics(timeout=10).topics if not name.startswith("__")}
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.8")
 def test_the_values_are_those_that_the_service_then_writes(
     world: DaemonWorld,

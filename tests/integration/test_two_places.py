@@ -130,6 +130,7 @@ def test_a_reject_that_was_sent_again_counts_once_whichever_way_the_past_is_comp
     assert reasons <= {"out_of_range", "replayed"}, "one of the two rejects of the place is listed"
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.1")
 def test_a_copy_that_is_late_and_corrected_counts_once(world: TwoPlaces, tmp_path: Path) -> None:
     """What the page on rejects says for a reject whose time has passed: --force, then `correct`."""
@@ -232,6 +233,7 @@ def test_readings_of_arrays_and_arrays_as_a_whole_count_once(parts: Parts) -> No
     world.redis.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.4")
 def test_a_value_of_a_column_that_only_a_late_reading_has_stays_its_key_when_the_list_is_full(parts: Parts) -> None:
     columns = {"line": {"path": "line", "max_values": 2}}

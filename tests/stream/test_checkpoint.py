@@ -144,6 +144,7 @@ DAMAGE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("harm", DAMAGE.values(), ids=DAMAGE.keys())
 def test_a_damaged_file_is_named_by_verify_and_refused_at_the_start(
     spark: SparkSession, copy: Path, harm: Callable[[Path], Path]

@@ -440,6 +440,7 @@ def test_both_decoders_give_the_same_answer_to_json(spark: Any, tmp_path: Path) 
     compare(spark, settings(tmp_path, json_inputs()), json_cases())
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.11")
 def test_both_decoders_give_the_same_answer_to_avro(spark: Any, tmp_path: Path) -> None:
     inputs, cases = avro_inputs(tmp_path)

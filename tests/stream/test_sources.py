@@ -146,6 +146,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.thorough
 def test_both_decoders_give_the_answer_that_was_computed_by_hand(spark: Any, tmp_path: Path) -> None:
     topics = {name: f"t-n{number}" for number, name in enumerate(CASES)}
     inputs = [

@@ -14,6 +14,7 @@ from tests.stream.test_pass import AddAndCrash
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_values_after_restarts_and_failed_attempts_are_those_of_a_recomputation(spark, tmp_path):
     rng = randoms.Random(16)
     sent, written = defaultdict(list), []

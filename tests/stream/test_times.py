@@ -205,6 +205,7 @@ def test_a_number_of_json_is_a_text_for_a_pattern(spark: Any, tmp_path: Path) ->
         assert both(spark, given, value, BASE_MS) == (expected, expected), at
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("texts", [False, True])
 def test_a_time_may_be_in_two_fields(spark: Any, tmp_path: Path, texts: bool) -> None:
     for unit in ("s", "iso"):
