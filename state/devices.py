@@ -109,7 +109,7 @@ class Devices:
         """Mark all devices as changed."""
         self._touched[:] = True
 
-    def leave(self, pace: Pace, forgotten: Bools, parted: Ints) -> Bools:
+    def leave(self, pace: Pace, forgotten: Bools, parted: Codes) -> Bools:
         """Return the devices that leave, where devices wait; `statuses` has them and no others.
 
         They are due, or new, or have another status or open session, or a session that was `parted` or merged, or they have a

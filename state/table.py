@@ -144,7 +144,7 @@ def advance(
     # 3
     changed = np.zeros(len(walk.codes), np.bool_)
     changed[walk.session_of_row[len(old.codes) :]] = True
-    merged = _moves(walk, old, changed)
+    merged, parted = _moves(walk, old, changed)
     over = walk.sessions.last + gap[walk.codes] < watermark_ms
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
     devices.set_quiet(watermark_ms)
@@ -152,7 +152,7 @@ def advance(
         devices.set_measures(watermark_ms, gap)
     remembered = devices.remembered(watermark_ms, rules.retain_ms)
     if is_paced:
-        changed = devices.leave(pace, ~remembered, merged >> walk.keys.bits)[walk.codes]
+        changed = devices.leave(pace, ~remembered, parted)[walk.codes]
     if rules.by_measure:
         devices.tell(watermark_ms)
     opened = np.flatnonzero(changed & ~over)
@@ -260,16 +260,16 @@ def _walk(codes: Codes, rows: Block, gap_ms: Ints, rules: Rules) -> _Walk:
     return _Walk(keys, runs, run_codes, session_of_run, session_of_row, combine(runs, heads), run_codes[heads])
 
 
-def _moves(walk: _Walk, old: _Old, changed: Bools) -> Ints:
-    """Mark the sessions that gained or lost old runs; return the keys of sessions whose start no longer begins one."""
+def _moves(walk: _Walk, old: _Old, changed: Bools) -> tuple[Ints, Codes]:
+    """Mark the sessions that gained or lost old runs. Return the keys of those whose start begins none now, and all devices."""
     moved = np.flatnonzero(walk.sessions.start[walk.session_of_row[: len(old.codes)]] != old.session)
     if not len(moved):
-        return moved
+        return moved, old.codes[moved]
     changed[walk.session_of_row[moved]] = True
     left = walk.keys.pack(old.codes[moved], old.session[moved])
     covering, same = walk.covering(left)
     changed[covering[same]] = True
-    return np.unique(left[~same])
+    return np.unique(left[~same]), old.codes[moved]
 
 
 def _merged(names: Array, walk: _Walk, old: _Old, merged: Ints, rules: Rules) -> pa.Table:

@@ -186,6 +186,14 @@ def test_a_shorter_time_in_the_settings_holds_for_what_waits_already():
     assert not changes
 
 
+def test_sessions_that_a_smaller_gap_parts_leave_at_once_though_their_device_sent_nothing():
+    state, _, _ = step(empty_state(PACED), [("a", 5), ("a", 20), ("a", 45)], 0, PACED, Pace(1_000, 1_000))
+    smaller = replace(PACED, gap_ms=10)
+    state, changes, _ = step(state, [("b", 21)], 0, smaller, Pace(1_001, 1_001))
+    rows = [(row["device"], row["start"], row["count"]) for row in changes.sessions.to_pylist()]
+    assert sorted(rows) == [("a", 5, 1), ("a", 20, 1), ("a", 45, 1), ("b", 21, 1)]
+
+
 def test_windows_of_a_view_that_left_the_settings_wait_no_more_and_are_not_written():
     state, _, _ = step(empty_state(PACED), [("a", 5)], 0, PACED, Pace(1_000, 1_000))
     without = Rules(20, 320, 100, ("t",), frozenset({("total", "t")}), update_every={"quick": 0, "total": EVERY})
