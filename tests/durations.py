@@ -29,8 +29,8 @@ def by_file(tests: dict[str, float]) -> dict[str, float]:
 def growth(before: dict[str, float], after: dict[str, float]) -> list[str]:
     """A line for each of the files that grew most. Only tests of both runs count: a part of the suite grows by nothing."""
     both = before.keys() & after.keys()
-    old, new = ({name: tests[name] for name in both} for tests in (before, after))
-    grown = sorted(((now - by_file(old)[file], file, now) for file, now in by_file(new).items()), reverse=True)
+    old, new = (by_file({name: tests[name] for name in both}) for tests in (before, after))
+    grown = sorted(((now - old[file], file, now) for file, now in new.items()), reverse=True)
     return [f"{now:7.1f} s  +{more:.1f} s  {file}" for more, file, now in grown[:MOST] if more >= LEAST_S]
 
 

@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock, failpoint
 from service.admission.readings import COUNTED_HEADER
@@ -266,13 +266,8 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
 
 
 def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    consumer: Consumer = clients.consumer(kafka, small=True)
-    try:
+    with clients.reading(kafka) as consumer:
         return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S)[1] for place in places}
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
 
 
 def _origin(mark: Mark) -> bytes:

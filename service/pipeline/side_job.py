@@ -1,6 +1,5 @@
 """Run work repeatedly in another thread than the query's. A failure of it does not end the query."""
 
-import logging
 import secrets
 import threading
 from contextlib import suppress
@@ -13,7 +12,6 @@ from service.spark import session
 from service.threads import Thread
 
 AGAIN_S = 10.0
-_log = logging.getLogger(__name__)
 
 
 class SideJob:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -62,13 +61,8 @@ def newest(kafka: Kafka, count: int, until: Offsets | None = None) -> Source:
 
     Offsets that hold no record (of transactions, or compacted) count as records. Raises SourceError.
     """
-    consumer = clients.consumer(kafka, small=True)
-    try:
+    with clients.reading(kafka) as consumer:
         partition_edges = edges(consumer, kafka)
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
     ends = {
         (topic, partition): (oldest, end if until is None else until.get(topic, {}).get(partition, oldest))
         for topic, partitions in partition_edges.items()

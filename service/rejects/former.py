@@ -11,7 +11,7 @@ A checkpoint of version 0.3.0 or before has no such file: all rejects count.
 
 from dataclasses import dataclass, field
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from service.checkpoint.document import Document
 from service.kafka import clients
@@ -59,8 +59,7 @@ def read(files: Files | Local) -> Former:
 
 
 def _ends(kafka: Kafka) -> Offsets:
-    consumer = clients.consumer(kafka, small=True)
-    try:
+    with clients.reading(kafka) as consumer:
         known = consumer.list_topics(timeout=TIMEOUT_S).topics
         return {
             topic: {
@@ -70,7 +69,3 @@ def _ends(kafka: Kafka) -> Offsets:
             for topic in dict.fromkeys(map(kafka.rejects_topic, kafka.topics))
             if topic in known
         }
-    except KafkaException as error:
-        raise clients.unreachable(kafka, error, consumer) from error
-    finally:
-        consumer.close()
