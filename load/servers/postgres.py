@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from load.servers.packages import POSTGRES, postgres_programs
-from load.servers.server_process import HOST, ServerProcess
+from load.servers.server_process import HOST, ServerProcess, free_port
 
 
 class Postgres(ServerProcess):
@@ -37,6 +37,7 @@ class Postgres(ServerProcess):
         elsewhere = self.folder / "data-is-in"
         is_known = keep and elsewhere.exists() and Path(elsewhere.read_text().strip()).is_dir()
         self._own: Path | None = Path(elsewhere.read_text().strip()) if is_known else None
+        self._installed = postgres_programs()
 
     @functools.cached_property
     def password(self) -> str:
@@ -58,6 +59,11 @@ class Postgres(ServerProcess):
         """The argument of psycopg.connect, with the password."""
         return f"postgresql://{self.user}:{self.password}@{self.address}/{self.database}"
 
+    @property
+    def version(self) -> str:
+        """The version of the server that runs."""
+        return str(self.execute("show server_version")[0][0])
+
     def execute(self, sql: str, rows: Sequence[Sequence[object]] | None = None) -> list[tuple[Any, ...]]:
         """Run statements in a connection of their own and commit; the last one's rows, [] when it gives none.
 
@@ -69,6 +75,22 @@ class Postgres(ServerProcess):
             else:
                 cursor.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
+
+    def upgrade(self, programs: Path) -> None:
+        """Go on with the data under the programs of a newer PostgreSQL: dump, and restore.
+
+        Meanwhile the old server is on another port, so that nobody can write what the dump would not have.
+        """
+        self.stop()
+        known, self.port = self.port, free_port()
+        self.start()
+        self._installed, dump = programs, self._home() / "dump.sql"
+        self._run([str(self._programs() / "pg_dump"), "--dbname", self.dsn, "--file", str(dump)])
+        self.stop()
+        (self._home() / "data").rename(self._home() / "former")
+        self.port = known
+        self.start()
+        self._run([str(self._programs() / "psql"), "--quiet", "--dbname", self.dsn, "--file", str(dump)])
 
     def stop(self) -> None:
         """The fast shutdown: open transactions are rolled back."""
@@ -88,21 +110,23 @@ class Postgres(ServerProcess):
         return self._own or self.folder
 
     def _programs(self) -> Path:
-        copy = self._home() / POSTGRES / "pginstall" / "bin"
-        return copy if copy.exists() else postgres_programs()
+        if not self._user() or _all_may_enter(self._installed):
+            return self._installed
+        package = self._installed.parent
+        copy = self._home() / POSTGRES / package.name
+        if not copy.exists():
+            # Side by side, as installed: programs find their libraries by that.
+            libraries = package.parents[1] / f"{POSTGRES}.libs"
+            shutil.copytree(package, copy)
+            if libraries.exists():
+                shutil.copytree(libraries, self._home() / libraries.name)
+        return copy / "bin"
 
     def _prepare(self) -> None:
         if self._user() and self._own is None:
             self._own = Path(tempfile.mkdtemp(prefix="tidemark-postgres-"))
             shutil.chown(self._own, self._user())
             (self.folder / "data-is-in").write_text(f"{self._own}\n")
-            if not _all_may_enter(self._programs()):
-                # Side by side, as installed: programs find their libraries by that.
-                programs = postgres_programs().parent
-                libraries = programs.parents[1] / f"{POSTGRES}.libs"
-                shutil.copytree(programs, self._own / POSTGRES / programs.name)
-                if libraries.exists():
-                    shutil.copytree(libraries, self._own / libraries.name)
         if not (self._home() / "data" / "PG_VERSION").exists():
             secret = self._home() / "initial"
             secret.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""year: what an hour does not bring: a newer Redis on the same data, a broker with other settings, a full disk, rotated logs.
+"""year: what an hour does not bring: a newer Redis, broker and database with the same data, a full disk, rotated logs.
 
 Passwords and certificates are in the row `secrets`, what grows is in `soak` and `batches`, clocks that change are in
 tests/transcripts/calendar.yaml.
@@ -11,8 +11,12 @@ import time
 
 from load.faults.by_hand import Refusal, small_disk, start_again
 from load.faults.row import row
+from load.faults.rows.outlets_away import DIFFERENCES, add_outlets, outlets_caught_up
 from load.faults.run import STARTS_S, Figures, Run
-from load.servers.packages import newer_redis
+from load.fleet.postgres import write_reference_postgres
+from load.servers.packages import newer_postgres, newer_redis
+from load.servers.postgres import Postgres
+from service.spark.jars import FORMER_BROKER
 
 DISK = "96m"
 _BLOCK = bytes(1 << 16)
@@ -23,24 +27,31 @@ LINE_S = 90.0
 
 @row(
     "year",
-    "a newer Redis, a broker with other settings, a full disk that gets room, rotated logs",
+    "a newer Redis, broker and database, a full disk that gets room, rotated logs",
     rate=100,
     devices=200,
-    testbed={"redis": {"appendonly": "yes"}},
+    testbed={"redis": {"appendonly": "yes"}, "broker": FORMER_BROKER},
 )
 def year(run: Run) -> Figures:
     """The same when short."""
+    database = run.part(Postgres(run.folder / "postgres"))
+    write_reference_postgres(database.dsn, run.testbed.fleet)
+    login = {"url": database.jdbc_url, "user": database.user, "password": database.password, "refresh": "2 s"}
+    run.testbed.settings["reference"] |= login
+    add_outlets(run, database, run.folder / "files")
     with small_disk(run, run.testbed.folder / "checkpoint", DISK) as has_disk:
         run.start()
         run.load()
         run.steady()
-        figures: Figures = {"redis": _newer_redis(run), "broker": _other_broker(run)}
+        figures: Figures = {"redis": _newer_redis(run), "broker": _newer_broker(run)}
+        figures["database"] = _newer_database(run, database)
         figures["full disk"] = _full(run) if has_disk else "mounting is not allowed here"
         figures["log"] = {"copied and truncated": _truncated(run), "moved away": _moved(run)}
         run.drain()
+        outlets_caught_up(run)
         run.stop()
-        run.compare()
-    return figures
+        verdict = run.compare()
+    return {**figures, **{name: verdict.kinds[f"outlet.{name}"] for name in DIFFERENCES}}
 
 
 def _newer_redis(run: Run) -> Figures:
@@ -63,16 +74,33 @@ def _version(run: Run) -> str:
     return str(known.get("valkey_version") or known["redis_version"])
 
 
-def _other_broker(run: Run) -> float:
-    """There is one version of Kafka among the jars: its data, with another heap and collector."""
+def _newer_broker(run: Run) -> Figures:
+    """The broker stops in order, and the next minor version goes on with its data, with another collector."""
     broker = run.testbed.broker
+    former = broker.version
     with run.fault("broker replaced"):
         broker.stop()
+        broker.group = "broker"
         broker.jvm_options = ("-XX:+UseParallelGC", "-XX:-UseSerialGC")
         broker.start()
     began = time.monotonic()
     run.recover()
-    return round(time.monotonic() - began, 1)
+    return {"from": former, "to": broker.version, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _newer_database(run: Run, database: Postgres) -> Figures:
+    """The database of the reference and of two outlets moves to the next version; without a newer one it starts again."""
+    former = database.version
+    with run.fault("database replaced"):
+        if newer := newer_postgres():
+            database.upgrade(newer)
+        else:
+            database.stop()
+            database.start()
+    began = time.monotonic()
+    outlets_caught_up(run)
+    run.recover()
+    return {"from": former, "to": database.version, "seconds": round(time.monotonic() - began, 1)}
 
 
 def _full(run: Run) -> Figures:
