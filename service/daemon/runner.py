@@ -167,7 +167,10 @@ class Runner:
             parts.activity_log.lag_fails()
 
         metrics, kafka = self.metrics, self.settings.kafka
-        return Lag(kafka, publish, fail, headrooms=metrics.headrooms, asked=metrics.asked, listed=parts.listed)
+        marks = metrics.marks.set
+        return Lag(
+            kafka, publish, fail, headrooms=metrics.headrooms, marks=marks, asked=metrics.asked, listed=parts.listed
+        )
 
     def _serve_queries(self, parts: SessionParts, epoch: int, lag: Lag) -> int | None:
         """Run queries until a stop is requested, or until Redis has lost data.

@@ -16,13 +16,11 @@ from confluent_kafka import KafkaException
 from service.errors import SourceError, SourceRefusedError
 from service.kafka import clients
 from service.settings import Kafka, NamedInput, Settings
-from service.settings.kafka import MOST_TOPICS
+from service.settings.kafka import MARKS, MOST_TOPICS
 from service.settings.topics_pattern import matches
 
 _LONGEST_NAME = 249
 """Of a topic of Kafka."""
-_MARKS = ".applied"
-"""Ends the name of the topic of marks, after that of the topic of rejects (service/rejects/marks.py)."""
 _log = logging.getLogger(__name__)
 Named = TypeVar("Named", Kafka, NamedInput)
 
@@ -88,7 +86,7 @@ def _is_of_rejects(kafka: Kafka, name: str) -> bool:
     Two services that read each other's rejects, under names of their own, would make topics of these without end.
     """
     before, _, after = kafka.rejects.partition("{topic}")
-    if name.startswith(before) and name.removesuffix(_MARKS).endswith(after):
+    if name.startswith(before) and name.removesuffix(MARKS).endswith(after):
         return True
     words = [rf"(?<![A-Za-z0-9]){re.escape(before)}"] * bool(before) + [rf"{re.escape(after)}(?![A-Za-z0-9])"] * bool(
         after
@@ -98,4 +96,4 @@ def _is_of_rejects(kafka: Kafka, name: str) -> bool:
 
 def _is_too_long(kafka: Kafka, name: str) -> bool:
     """Whether Kafka refuses the name of the topic's rejects, or of their marks. A new topic must not end the service."""
-    return len(kafka.rejects_topic(name) + _MARKS) > _LONGEST_NAME
+    return len(kafka.marks_topic(name)) > _LONGEST_NAME

@@ -31,6 +31,14 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
     return ends
 
 
+def marked(consumer: Consumer, kafka: Kafka) -> int:
+    """Return how many entries the topics of marks have: one or two a corrected or replayed reject; raises KafkaException."""
+    there = consumer.list_topics(timeout=TIMEOUT_S).topics
+    topics = [TopicPartition(name, 0) for name in map(kafka.marks_topic, kafka.topics) if name in there]
+    marks = (consumer.get_watermark_offsets(each, timeout=TIMEOUT_S) for each in topics)
+    return sum(end - begin for begin, end in marks)
+
+
 def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
     """`edges` with a new consumer; with `uncommitted`, also of records that are not committed. Raises SourceError."""
     with clients.reading(kafka, uncommitted=uncommitted) as consumer:

@@ -21,7 +21,7 @@ from service import clock
 from service.errors import SettingsError
 from service.kafka import clients, starting
 from service.kafka.clients import TIMEOUT_S, Kept
-from service.kafka.offsets import Headrooms, edges, headrooms
+from service.kafka.offsets import Headrooms, edges, headrooms, marked
 from service.micro_batch import Offsets
 from service.settings import Kafka
 from service.threads import Thread
@@ -40,7 +40,8 @@ class Lag(Thread):
     """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
 
     `asked` gets the time in ms just before a request that Kafka has answered, and so does `level`. Every half minute `headrooms`
-    gets the headrooms of the topics of the query that is served, and with `topics_pattern` `listed` the names of all topics.
+    gets the headrooms of the topics of the query that is served, `marks` the number of marks of rejects, and with
+    `topics_pattern` `listed` the names of all topics.
 
     It serves the queries of a term, and goes on between them: while Redis is away, the lag grows and is known.
     """
@@ -52,6 +53,7 @@ class Lag(Thread):
         failed: Callable[[], None],
         *,
         headrooms: Callable[[Headrooms], None] = lambda _: None,
+        marks: Callable[[int], None] = lambda _: None,
         level: Level | None = None,
         asked: Callable[[int], None] = lambda _: None,
         listed: Callable[[Iterable[str]], None] = lambda _: None,
@@ -62,6 +64,7 @@ class Lag(Thread):
         self._failed = failed
         self._retention_ms: Mapping[str, int] = {}
         self._headrooms = headrooms
+        self._marks = marks
         self._asked = asked
         self._listed = listed
         self._level = level
@@ -165,6 +168,7 @@ class Lag(Thread):
                 )
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
+            self._marks(marked(consumer, self._kafka))
             if self._kafka.topics_pattern is not None:
                 self._listed(consumer.list_topics(timeout=TIMEOUT_S).topics)
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S

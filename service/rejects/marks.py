@@ -35,14 +35,9 @@ class Mark:
     details: Mapping[str, Any]
 
 
-def topic(kafka: Kafka, name: str) -> str:
-    """Return the topic of the marks for an input topic."""
-    return f"{kafka.rejects_topic(name)}.applied"
-
-
 def read(kafka: Kafka) -> dict[Coordinates, Mark]:
     """Return the marks of all rejects. A reject without a mark, or with the state `open`, is untouched. Raises SourceError."""
-    names = {topic(kafka, name): name for name in kafka.topics}
+    names = {kafka.marks_topic(name): name for name in kafka.topics}
     newest: dict[Coordinates, Mark] = {}
     for message in scan.messages(kafka, list(names)):
         mark = _mark(names[str(message.topic())], message)
@@ -67,7 +62,9 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
         value = json.dumps({"state": mark.state, "at_ms": clock.now_ms(), **mark.details})
         while True:
             try:
-                producer.produce(topic(kafka, mark.place.topic), value.encode(), key.encode(), on_delivery=delivered)
+                producer.produce(
+                    kafka.marks_topic(mark.place.topic), value.encode(), key.encode(), on_delivery=delivered
+                )
             except BufferError:
                 producer.poll(0.1)
             else:
@@ -86,7 +83,7 @@ def _create(kafka: Kafka) -> None:
         existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         raise clients.unreachable(kafka, error, client) from error
-    missing = {topic(kafka, name): 1 for name in kafka.topics if topic(kafka, name) not in existing}
+    missing = {name: 1 for name in map(kafka.marks_topic, kafka.topics) if name not in existing}
     problem = topics.create(client, missing, configuration={"cleanup.policy": "compact"})
     if problem is not None:
         raise problem

@@ -15,6 +15,8 @@ _REJECTS = rule(
     re.compile(r"\{topic\}[A-Za-z0-9._-]+|[A-Za-z0-9._-]+\{topic\}[A-Za-z0-9._-]*").fullmatch,
     "must be {topic} with letters, digits, . _ or - before or after it, such as '{topic}.rejects'",
 )
+MARKS = ".applied"
+"""Ends the name of the topic of marks, after that of the topic of rejects."""
 MOST_TOPICS = 2_048
 """A topic and a partition of it are one number of 32 bits (service/admission/readings.py)."""
 _PARTITION = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
@@ -105,3 +107,7 @@ class Kafka(Client):
 
     def rejects_topic(self, topic: str) -> str:
         return self.rejects.format(topic=topic)
+
+    def marks_topic(self, topic: str) -> str:
+        """The topic that says which rejects are corrected or replayed (service/rejects/marks.py)."""
+        return f"{self.rejects_topic(topic)}{MARKS}"

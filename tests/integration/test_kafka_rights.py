@@ -24,7 +24,7 @@ from load.servers.redis import Redis
 from service.commands.check import checks
 from service.errors import SourceError, SourceLoginError, SourceRefusedError, SourceTrustError
 from service.kafka import clients, scan, topics
-from service.kafka.offsets import committed
+from service.kafka.offsets import committed, marked
 from service.monitoring.lag import Lag
 from service.rejects import marks
 from service.rejects.reject_log import Coordinates
@@ -121,6 +121,7 @@ def test_the_service_reads_rejects_and_shows_its_offsets_with_the_rights_of_the_
     consumer = clients.consumer(kafka)
     try:
         assert committed(consumer, kafka) == {limited.topic: {0: 2, 1: 1}}
+        assert marked(consumer, kafka) == 1
     finally:
         consumer.close()
     producer = clients.producer(kafka, "test")
