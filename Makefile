@@ -25,6 +25,7 @@ INSTALLED   := $(VENV)/.done
 NODE        := $(BUILD)/node/.done
 MERMAID     := $(BUILD)/mermaid/mermaid.js
 AXE         := $(BUILD)/axe/axe.js
+PY_SPY      := $(BUILD)/py-spy/.done
 DIST        := $(BUILD)/dist
 
 # A variable that is given becomes the option of its name: SEED=7 is --seed 7. ARGS is for all other options.
@@ -35,9 +36,9 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace hostile soak silent shapes test-all parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
+VERIFY   := faults cluster pace profile hostile soak silent shapes test-all parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench pace faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
+PROGRAMS := demo transcripts walks bench pace profile faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
 
 .PHONY: help setup test test-all check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -54,7 +55,8 @@ setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 $(PROGRAMS): setup
 	@$(BIN)/python -m $(or $(MODULE),load.$@) $(OPTIONS) $(OPERANDS)
 
-restart upgrade swap pace: MODULE = load.bench.$@
+restart upgrade swap pace profile: MODULE = load.bench.$@
+profile: $(PY_SPY)
 teeth: MODULE = load.mutations.teeth
 chart: MODULE = load.manifests.helm
 walks: MODULE = load.walks$(if $(REAL),.real)
@@ -146,6 +148,9 @@ $(MERMAID) $(AXE): $(INSTALLED)
 	@set -- $(PACKAGE); cd $(@D) && $(CURDIR)/$(BIN)/npm pack --silent $$1@$$2 >/dev/null && \
 	  echo "$$3  $$1-$$2.tgz" | sha256sum --check --quiet && tar xzOf $$1-$$2.tgz package/$$4 > $(@F) && rm $$1-$$2.tgz
 
+$(PY_SPY): load/bench/profile.lock $(INSTALLED)
+	@rm -rf $(@D) && $(PIP) install --no-deps --require-hashes --target $(@D) -r $< && touch $@
+
 $(INSTALLED): requirements.lock pyproject.toml $(wildcard clients/*/pyproject.toml)
 	@deploy/need python "$(PYTHON)"
 	@"$(PYTHON)" -m venv --clear $(VENV)
@@ -190,7 +195,7 @@ JAR_LINE := '{n = split($$2, p, "/"); family = p[1]; for (i = 2; i < n - 2; i++)
 jars:
 	@rm -rf $(BUILD)/lock && mkdir -p $(BUILD)/lock
 	@echo "# Every jar that Tidemark adds to Spark, by \`make jars\` from pom.xml: group, Maven's coordinates, SHA-256." > $(BUILD)/lock/jars.lock
-	@for group in spark broker s3 hdfs former-broker; do \
+	@for group in spark broker s3 hdfs former-broker profiler; do \
 	  mvn -q -B -ntp -f deploy/pom.xml -P $$group dependency:copy-dependencies -DincludeScope=runtime \
 	    -Dmdep.useRepositoryLayout=true -DoutputDirectory=$(CURDIR)/$(BUILD)/lock/$$group && \
 	  (cd $(BUILD)/lock/$$group && find . -name '*.jar' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum | \

@@ -3,7 +3,8 @@
     python -m service.spark.jars        # checks Java and prints the class path; the scripts in deploy/ call it
 
 deploy/jars.lock names each jar with its checksum. There are these groups: `spark` for the service, `s3` for a checkpoint on S3,
-`broker`, a Kafka broker for the demo and the tests, and for the tests `hdfs`, an HDFS, and `former-broker`, an older Kafka.
+`broker`, a Kafka broker for the demo and the tests. For the tests alone are `hdfs`, an HDFS, `former-broker`, an older Kafka, and
+`profiler`.
 `tidemark jars` fetches them (service/spark/repository.py).
 """
 
@@ -29,8 +30,8 @@ PySpark before 4.1.4 leaves a socket of each task of the state operator open (SP
 GROUPS = ("spark", "broker")
 MORE_GROUPS = ("s3", "hdfs")
 """Groups that only some need: a checkpoint on S3, and the plays of `make cluster`."""
-FORMER_BROKER = "former-broker"
-"""The group of `make faults ID=year`, which upgrades a broker."""
+FORMER_BROKER, PROFILER = "former-broker", "profiler"
+"""Groups of `make faults ID=year`, which upgrades a broker, and of `make profile`."""
 
 _VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
 
