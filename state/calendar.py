@@ -28,11 +28,8 @@ import numpy as np
 import tzdata
 
 from state.columns import Bools, Ints
-from state.rules import EVENT_MS_LIMIT
+from state.rules import DAY_MS, EVENT_MS_LIMIT, MONTH_MS
 
-DAY_MS = 86_400_000
-MONTH_MS = 2_629_746_000
-"""The length of a month on average, which stands for a month where a length is one number. It is no whole number of days."""
 VERSION: str = tzdata.IANA_VERSION
 """The rules of time zones that windows follow, such as 2026f."""
 _MONDAY = -3

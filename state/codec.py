@@ -37,7 +37,7 @@ from state import packing, waiting, windows
 from state.columns import array, codes_of
 from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
-from state.statistics import COLUMNS
+from state.window_columns import COLUMNS
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""

@@ -23,6 +23,8 @@ Field: TypeAlias = "pa.Field[Any]"
 
 TOTALS = ("count", "sum", "min", "max")
 LAST = ("value", "at")
+TIME = pa.timestamp("ms", "UTC")
+"""The type of times in tables."""
 
 
 @dataclass(frozen=True, slots=True)

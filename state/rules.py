@@ -3,13 +3,18 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from state.trails import MOST
-
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
 
 # An admitted event time is 0 <= ms < 2^42 (the year 2109): admission bounds it by the broker's time. The fold raises for others.
 EVENT_MS_LIMIT = 1 << 42
+
+MOST_READINGS = 65_536
+"""Readings of a window that are not folded: 1 MB. See state/trails.py."""
+
+DAY_MS = 86_400_000
+MONTH_MS = 2_629_746_000
+"""The length of a month on average, which stands for a month where a length is one number. It is no whole number of days."""
 
 ENDLESS_MS = EVENT_MS_LIMIT
 """Length of the one window of a view without windows: it begins at 0 and no watermark reaches its end."""
@@ -40,7 +45,7 @@ class Rules:
     measures: tuple[str, ...]
     endless: Collection[tuple[str, str]] = frozenset()
     by_device: Collection[str] = frozenset()
-    most_readings: int | None = MOST
+    most_readings: int | None = MOST_READINGS
     by_measure: bool = False
     update_every: Mapping[str, int] = field(default_factory=dict)
     devices_every_ms: int = 0

@@ -10,8 +10,8 @@ order of time, to a `run`: the first and the last of them, and sums.
 Sums are added in the order of time, one after the other, with the rounding error kept beside them (Neumaier). What is folded when
 makes no difference: any order of arrival, with any cuts, gives the same bits as one pass over the sorted readings.
 
-A trail is lost when the stream has more than `MOST` readings of it that are not folded, or when a reading comes before one that
-is folded, which admission does not let happen. A lost trail stays lost, and its statistics are absent: no number is wrong.
+A trail is lost when the stream has more than `MOST_READINGS` readings of it that are not folded, or when a reading comes before
+one that is folded, which admission does not let happen. A lost trail stays lost. Its statistics are absent: no number is wrong.
 
 Where a view carries readings (`carry_for`), a trail also has the last reading before its window, if that still holds when the
 window begins: each part has the last of its readings for the windows that follow (`carried`), and of all of these the latest
@@ -33,8 +33,6 @@ from state import blobs
 from state.blobs import Blobs, sorted_by
 from state.columns import Bools, Floats, Ints
 
-MOST = 65_536
-"""Readings of a window that are not folded: 1 MB."""
 FOLD_FROM = 16
 """Readings behind the watermark from which they are folded: a run has the bytes of eight readings."""
 

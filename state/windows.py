@@ -29,9 +29,10 @@ from state import blobs, waiting
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, ints, joined, places
 from state.rules import ENDLESS_MS
-from state.statistics import COLUMNS, DEFAULT, TRAIL, Columns, Taken, columns_of
+from state.statistics import DEFAULT, TRAIL
 from state.trails import LOST_BYTES
 from state.waiting import Pace, Phases
+from state.window_columns import COLUMNS, Columns, Taken, columns_of
 
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")

@@ -14,7 +14,8 @@ from service.settings import Settings, parse
 from state import codec
 from state import windows as window_tables
 from state.layout import Changes, session_schema, status_schema
-from state.statistics import COLUMNS, DEFAULT, PaneReadings, columns_of
+from state.statistics import DEFAULT
+from state.window_columns import COLUMNS, PaneReadings, columns_of
 
 SCHEMA = to_arrow_schema(OUTPUT)
 MINUTE = 60_000

@@ -20,8 +20,8 @@ from state import windows
 from state.bucket import advance
 from state.layout import BucketState, empty_state
 from state.rules import Rules
-from state.statistics import COLUMNS, PaneReadings, columns_of
 from state.store import Cache, Store
+from state.window_columns import COLUMNS, PaneReadings, columns_of
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=64_000, retain_ms=86_400_000, measures=("t", "h"))

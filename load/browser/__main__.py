@@ -15,7 +15,7 @@ from load.report import reported
 
 ZERO = "failed", "different_values", "console_errors", "foreign_requests", "violations", "active_elements"
 """Figures that must be 0."""
-SCREENSHOTS = 12
+SCREENSHOTS = 14
 STEPS: tuple[Callable[[Stage], None], ...] = (
     values_under_load,
     statistics,
@@ -31,7 +31,9 @@ STEPS: tuple[Callable[[Stage], None], ...] = (
     steps.hostile_names,
     steps.runbook,
     steps.dashboard_restarts,
+    steps.redis_empty,
     steps.service_killed,
+    steps.redis_away,
     steps.service_stops,
 )
 

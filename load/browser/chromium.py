@@ -103,6 +103,15 @@ class Chromium:
         finally:
             context.close()
 
+    @contextlib.contextmanager
+    def at(self, origin: str) -> Iterator[None]:
+        """Open the pages of another dashboard during the block."""
+        former, self.origin = self.origin, origin
+        try:
+            yield
+        finally:
+            self.origin = former
+
     def judge(self, page: Page, name: str) -> None:
         """Note the violations of accessibility, and a page that is wider than the window."""
         page.evaluate(self._axe)

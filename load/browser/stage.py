@@ -217,12 +217,12 @@ class Stage:
         self.pictures.append(path.name)
 
     @contextlib.contextmanager
-    def without_404(self) -> Iterator[None]:
-        """Chromium writes an answer 404 to the console, although the address is at fault and not the page."""
+    def without(self, status: int) -> Iterator[None]:
+        """Leave out this status of an answer, which a step expects and Chromium writes to the console."""
         errors = self.chromium.troubles.console_errors
         known = len(errors)
         yield
-        errors[known:] = [each for each in errors[known:] if "status of 404" not in each]
+        errors[known:] = [each for each in errors[known:] if f"status of {status}" not in each]
 
     def say(self, text: str) -> None:
         """Print a line with the time since the start."""

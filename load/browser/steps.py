@@ -10,9 +10,10 @@ from playwright.sync_api import Page
 
 from load.browser import cost, hostile
 from load.browser.chromium import Scheme
-from load.browser.stage import Stage, not_reloaded, require
+from load.browser.stage import FOLDER, Stage, not_reloaded, require
 from load.browser.values import values_at_rest
-from load.servers.server_process import PATIENCE
+from load.servers.dashboard import Dashboard
+from load.servers.server_process import HOST, PATIENCE
 from load.testbed import ROOT
 
 PAINTS = 5
@@ -93,7 +94,7 @@ def hostile_names(stage: Stage) -> None:
             stage.active += hostile.active_elements(page)
             not_reloaded(page)
     for path in hostile.addresses():
-        with stage.without_404(), open_(path) as page:
+        with stage.without(404), open_(path) as page:
             page.wait_for_load_state("load")
             stage.active += hostile.active_elements(page)
     stage.figures["hostile_pages"] = len(hostile.addresses()) + 2
@@ -201,6 +202,37 @@ def service_killed(stage: Stage) -> None:
             stage.until(lambda: page.query_selector(live), "the page to be live", START_S)  # noqa: B023 - called at once
             not_reloaded(page)
         stage.figures["live_after_s"] = round(time.monotonic() - began, 1)
+
+
+def redis_away(stage: Stage) -> None:
+    """While Redis hangs, the page of the pipeline shows what the service says. It goes on when Redis answers again."""
+    away = "Redis does not answer since"
+    with stage.chromium.open("/pipeline") as page:
+        stage.testbed.redis.pause()
+        try:
+            stage.until(lambda: away in page.inner_text("#pipeline_now"), "the page to say that Redis does not answer")
+            require(page.query_selector("#pipeline_batches tbody tr") is not None, "The batches are not shown any more")
+            stage.chromium.judge(page, "pipeline, Redis away")
+            stage.picture(page, "redis-away")
+        finally:
+            stage.testbed.redis.resume()
+        stage.until(lambda: away not in page.inner_text("#pipeline_now"), "the page to go on after Redis", START_S)
+        not_reloaded(page)
+
+
+def redis_empty(stage: Stage) -> None:
+    """Where Redis has no value yet, the page waits and says for what."""
+    service = f"http://{HOST}:{stage.testbed.metrics_port}"
+    with (
+        Dashboard(FOLDER / "empty", stage.testbed.redis.url, service, ["--prefix", "nobody"]) as dashboard,
+        stage.chromium.at(dashboard.url),
+        stage.without(503),
+        stage.chromium.open("/") as page,
+    ):
+        steps = page.inner_text("#waiting")
+        require("done" in steps and "awaited" in steps, f"The page does not say what it waits for: {steps!r}")
+        stage.chromium.judge(page, "Redis empty")
+        stage.picture(page, "redis-empty")
 
 
 def service_stops(stage: Stage) -> None:

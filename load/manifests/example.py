@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from load.site.settings_page import models_of, written
+from load.site.settings_page import described, models_of, written
 from service.settings.section import Client
 from service.settings.settings import Settings
 from service.spark.places import ROOT
@@ -40,7 +40,7 @@ def texts() -> dict[Path, str]:
 
 def text() -> str:
     """Return the example: all sections, lists that may be left out at the end. Required keys come first, a login last."""
-    fields = sorted(Settings.model_fields.items(), key=lambda each: each[1].default == ())
+    fields = sorted(described(Settings).items(), key=lambda each: each[1].default == ())
     return "\n".join([_HEAD, *(line for name, field in fields for line in section(name, field))])
 
 
@@ -52,7 +52,7 @@ def section(name: str, field: FieldInfo) -> Iterator[str]:
     # What the table before has shown is not repeated: other kinds of outlets, and [[inputs]], which are [input] with more keys.
     seen = set(next(models_of(Settings.model_fields["input"].annotation)).model_fields) if name == "inputs" else set()
     for model in models_of(field.annotation):
-        keys = {key: each for key, each in model.model_fields.items() if key not in seen or each.is_required()}
+        keys = {key: each for key, each in described(model).items() if key not in seen or each.is_required()}
         keys = dict(sorted(keys.items(), key=lambda each: (not each[1].is_required(), each[0] in Client.model_fields)))
         tables = [
             key for key, each in keys.items() if f"{name}.{key}" in _GIVEN and get_origin(each.annotation) is Mapping

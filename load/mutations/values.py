@@ -290,7 +290,7 @@ MUTATIONS = (
         ("P1",),
         (
             Edit(
-                "state/statistics.py",
+                "state/window_columns.py",
                 "np.where(mine == edges, value, -np.inf), np.where(other == edges, another, -np.inf)",
                 "value, np.where(other == edges, another, value)",
             ),

@@ -45,8 +45,9 @@ from state import windows as window_state
 from state.columns import array, factorise
 from state.rules import Rules
 from state.runs import fold_sorted
-from state.statistics import COLUMNS, DEVICES, TRAIL, PaneReadings, columns_of
+from state.statistics import DEVICES, TRAIL
 from state.watermark import Partition
+from state.window_columns import COLUMNS, PaneReadings, columns_of
 
 _PLACE = ("from_partition", "offset")
 Ints = NDArray[np.int64]

@@ -21,7 +21,8 @@ from service.reference.attributes import DEVICE
 from service.settings import View
 from state import trail_groups
 from state.columns import factorise
-from state.statistics import COLUMNS, TRAIL, Columns, Taken, columns_of, nothing
+from state.statistics import TRAIL
+from state.window_columns import COLUMNS, Columns, Taken, columns_of, nothing
 
 ALL = "all"
 NONE = "(none)"

@@ -26,7 +26,7 @@ from service.outlets import outlet, tables
 from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
 from service.settings import JdbcOutlet, Settings
 from service.spark.internals import jvm
-from state.statistics import TIME
+from state.columns import TIME
 
 POSITIONS = "tidemark_outlets"
 _TYPES = {pa.string(): "text", pa.int64(): "bigint", pa.float64(): "double precision", TIME: "timestamptz"}

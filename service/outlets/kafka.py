@@ -37,7 +37,7 @@ from service.outlets import outlet, tables
 from service.outlets.outlet import Entry, Position
 from service.settings import Kafka as KafkaSettings
 from service.settings import KafkaOutlet, Settings
-from state.statistics import TIME
+from state.columns import TIME
 
 _REFUSALS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,

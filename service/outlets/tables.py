@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.publication.rows import local_starts, measures, plain, statistics
-from state.columns import TOTALS
+from state.columns import TIME, TOTALS
 from state.layout import MERGED
-from state.statistics import SESSION_STATISTICS, STATISTICS, TIME, Shown, Totals
+from state.statistics import SESSION_STATISTICS, STATISTICS, Shown
+from state.window_columns import Totals
 
 WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")

@@ -22,7 +22,8 @@ from state import blobs
 from state.calendar import local_times
 from state.columns import TOTALS, Floats
 from state.layout import CLOSED
-from state.statistics import COLUMNS, ORDERED, SESSION_STATISTICS, STATISTICS, Kept, Shown, Totals
+from state.statistics import ORDERED, SESSION_STATISTICS, STATISTICS, Shown
+from state.window_columns import COLUMNS, Kept, Totals
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]

@@ -53,7 +53,9 @@ def read_secret(path: Path) -> str:
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    """A table of the settings. The text behind a field is its description, which the site and the example have."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @field_validator("*")
     @classmethod

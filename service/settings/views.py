@@ -2,19 +2,20 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
 
 from service.settings.input import Predicate
 from service.settings.section import Name, NotNegative, Positive, Section
 from service.units import format_duration
 from state import statistics
-from state.calendar import DAY_MS, MONTH_MS, Calendar
-from state.columns import Bools, Ints
-from state.rules import ENDLESS_MS
+from state.rules import DAY_MS, ENDLESS_MS, MONTH_MS
 from state.statistics import Shown
+
+if TYPE_CHECKING:
+    from state.calendar import Calendar
+    from state.columns import Bools, Ints
 
 EVENTS = "events"
 """Takes the measure's place in the keys of a view without measures."""
@@ -210,9 +211,13 @@ class View(Section):
         return "no window" if self.is_endless else format_duration(self.window_ms)
 
     @property
-    def calendar(self) -> Calendar | None:
+    def calendar(self) -> "Calendar | None":
         """Where its windows begin and end, if they are of a time zone; `window_ms` is then their length on average."""
-        return None if self.time_zone is None else Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
+        if self.time_zone is None:
+            return None
+        from state.calendar import Calendar  # noqa: PLC0415 - it imports NumPy, which settings without a zone do not need
+
+        return Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
 
     @property
     def longest_ms(self) -> int:
@@ -224,25 +229,26 @@ class View(Section):
         """Distance between the starts of two neighbouring windows; with a calendar a divisor of all distances and starts."""
         return self.slide_ms or (self.window_ms if self.calendar is None else self.calendar.step_ms)
 
-    def starts(self, event_ms: Ints) -> Ints:
+    def starts(self, event_ms: "Ints") -> "Ints":
         """Return the start of the newest window that contains each event time."""
         if self.calendar is not None:
             return self.calendar.starts(event_ms)
         return event_ms - event_ms % self.step_ms
 
-    def following(self, start: Ints) -> Ints:
+    def following(self, start: "Ints") -> "Ints":
         """Return the start of the window that begins next after the one that begins at each time."""
         return start + self.step_ms if self.calendar is None else self.calendar.ends(start)
 
-    def ends(self, start: Ints) -> Ints:
+    def ends(self, start: "Ints") -> "Ints":
         """Return the end of the window that begins at each time."""
         return start + self.window_ms if self.calendar is None else self.calendar.ends(start)
 
-    def are_windows(self, start: Ints, end: Ints) -> Bools:
+    def are_windows(self, start: "Ints", end: "Ints") -> "Bools":
         """Return which pairs of times are the start and the end of one of its windows."""
         if self.calendar is not None:
             return self.calendar.are_windows(start, end)
-        return np.asarray((end - start == self.window_ms) & (start % self.step_ms == 0))
+        are_windows: Bools = (end - start == self.window_ms) & (start % self.step_ms == 0)
+        return are_windows
 
     @property
     def of(self) -> str:

@@ -8,8 +8,8 @@ import pytest
 from state import codec, reader, watermark
 from state.processor import CHANGES, OUTPUT, PARTS, RUNS, TIMES, BucketProcessor
 from state.rules import Rules
-from state.statistics import COLUMNS
 from state.watermark import Delays, EventTime, Partition
+from state.window_columns import COLUMNS
 from state.windows import parts
 from tests.runs import fold
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from load.judge import calendars
 from state import calendar
-from state.calendar import DAY_MS, MONTH_MS, Calendar
-from state.rules import EVENT_MS_LIMIT
+from state.calendar import Calendar
+from state.rules import DAY_MS, EVENT_MS_LIMIT, MONTH_MS
 from tidemark_client import calendars as client_calendars
 
 HOUR_MS = 3_600_000

@@ -30,7 +30,8 @@ from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
 from state import codec, windows
 from state.layout import Changes, session_schema, status_schema
-from state.statistics import COLUMNS, PaneReadings, Shown, columns_of
+from state.statistics import Shown
+from state.window_columns import COLUMNS, PaneReadings, columns_of
 from tests.stream.records import BASE_MS, make_settings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from state import codec, windows
 from state.layout import Changes, empty_state, session_schema, status_schema
 from state.rules import Rules
-from state.statistics import COLUMNS
 from state.table import advance
+from state.window_columns import COLUMNS
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=600_000, retain_ms=86_400_000, measures=("temperature", "humidity"))

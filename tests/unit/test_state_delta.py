@@ -14,7 +14,7 @@ from state.delta import apply, diff
 from state.layout import empty_state
 from state.rules import Rules
 from state.runs import schema
-from state.statistics import COLUMNS
+from state.window_columns import COLUMNS
 from tests.runs import fold
 from tests.states import contents
 

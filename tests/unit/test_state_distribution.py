@@ -10,7 +10,7 @@ from state import codec, distribution, windows
 from state.bucket import advance
 from state.layout import LIMITS, BucketState, empty_state
 from state.rules import Rules
-from state.statistics import COLUMNS
+from state.window_columns import COLUMNS
 from tests.runs import fold
 from tests.states import contents
 

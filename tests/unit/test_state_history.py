@@ -9,8 +9,8 @@ from state.history import Payload, closed
 from state.layout import CLOSED, empty_state
 from state.rules import Rules
 from state.runs import schema
-from state.statistics import COLUMNS
 from state.table import advance, present
+from state.window_columns import COLUMNS
 from tests.runs import fold
 
 RULES = Rules(gap_ms=10_000, max_duration_ms=160_000, retain_ms=86_400_000, measures=("t",))

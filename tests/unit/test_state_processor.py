@@ -22,9 +22,9 @@ from state.bucket import advance
 from state.layout import empty_state
 from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMAS, TIMES, BucketProcessor
 from state.rules import Rules
-from state.statistics import COLUMNS
 from state.store import restore
 from state.watermark import Delays, EventTime
+from state.window_columns import COLUMNS
 from tests.examples import examples
 from tests.runs import fold
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from load.judge.statistics import PLAIN
 from schemas import generated
 from service.outlets.tables import windows_schema
-from state.statistics import ALWAYS, COLUMNS, SESSION_STATISTICS, STATISTICS, Kept, PaneReadings, Statistic
+from state import distinct, quantiles
+from state.statistics import ALWAYS, SESSION_STATISTICS, STATISTICS, Statistic
+from state.window_columns import COLUMNS, Kept, PaneReadings
 from tests.stream.records import make_settings
 from tidemark_client import Window
 from tidemark_client.values import Summary
@@ -42,6 +44,11 @@ def merged(columns, order):
     heads = np.zeros(1, np.int64)
     ordered = {name: values[order] for name, values in columns.items()}
     return {name: column.reduce(ordered, heads) for name, column in COLUMNS.items()} | in_window(1)
+
+
+def test_errors_of_sketches_are_those_of_their_limits():
+    assert f"none up to {quantiles.EXACT} different values" in STATISTICS["p99"].error
+    assert f"none below {distinct.MOST} devices, then {100 * distinct.ERROR:.1f} %" in STATISTICS["distinct"].error
 
 
 @given(st.lists(readings, min_size=1, max_size=6), st.randoms())

@@ -135,7 +135,7 @@ def test_a_script_may_ask_whether_an_alert_fires(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_status_imports_neither_spark_nor_clients(service: Service, tmp_path: Path) -> None:
+def test_status_imports_neither_spark_nor_clients_nor_numpy(service: Service, tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -145,5 +145,5 @@ def test_status_imports_neither_spark_nor_clients(service: Service, tmp_path: Pa
         "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    for module in ("pyspark", "py4j", "confluent_kafka", "redis", "prometheus_client"):
+    for module in ("pyspark", "py4j", "confluent_kafka", "redis", "prometheus_client", "numpy", "pyarrow"):
         assert f"'{module}'" not in ended.stderr

@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from load.judge.statistics import ORDERED, Frame, plain, tolerance
 from service.settings import View
 from state import blobs, trails
-from state.statistics import COLUMNS, STATISTICS, TRAIL, Kept, PaneReadings, columns_of
+from state.rules import MOST_READINGS
 from state.statistics import ORDERED as OF_ORDER
+from state.statistics import STATISTICS, TRAIL
+from state.window_columns import COLUMNS, Kept, PaneReadings, columns_of
 from tests.examples import examples
 
 DAY_MS = 86_400_000
@@ -90,7 +92,7 @@ def test_readings_behind_the_watermark_take_bounded_room():
     readings = [(10 * number, float(number % 7)) for number in range(1_000)]
     for at in range(0, 1_000, 50):
         state = trails.settle(
-            blobs.pair(trails.reduce, state, part(readings[at : at + 50])), 10 * (at + 40), trails.MOST
+            blobs.pair(trails.reduce, state, part(readings[at : at + 50])), 10 * (at + 40), MOST_READINGS
         )
         assert len(state[0]) <= 8 * (3 + 17 + 2 * (10 + trails.FOLD_FROM))
     assert numbers(state) == numbers(part(readings))

@@ -32,9 +32,9 @@ from state.delta import apply, diff
 from state.finals import Finals
 from state.history import Payload
 from state.layout import empty_state, session_schema
-from state.rules import Rules
-from state.statistics import DEFAULT, STATISTICS, columns_of
-from state.trails import MOST
+from state.rules import MOST_READINGS, Rules
+from state.statistics import DEFAULT, STATISTICS
+from state.window_columns import columns_of
 from tests.examples import examples
 from tests.stream.records import make_settings
 from tidemark_client import Meta
@@ -220,7 +220,7 @@ def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(
     for low, high in itertools.pairwise(cuts):
         oldest_to_come = min([ms for _, ms, _ in arrival[high:]], default=60_000)
         watermark_ms = BASE_MS + rng.choice([0, oldest_to_come, oldest_to_come])
-        step = windows.advance(state.windows, folded(arrival[low:high], of), watermark_ms, (), MOST)
+        step = windows.advance(state.windows, folded(arrival[low:high], of), watermark_ms, (), MOST_READINGS)
         shown |= text(step.changed)
         before, state = state, type(state)(state.runs, state.devices, step.open)
         delta = diff(before, state)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from state.statistics import STATISTICS, TIME
+from state.columns import TIME
+from state.statistics import STATISTICS
 from tidemark_client.values import Meta
 
 _WRITTEN = {"epoch": pa.int64(), "batch": pa.int64(), "updated": TIME}
