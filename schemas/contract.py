@@ -128,11 +128,16 @@ def escaped(prefix: str) -> str:
     return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)
 
 
-def closed_by(window: Mapping[str, str], progress: Mapping[str, str]) -> str:
-    """Why a window is closed, "watermark" or "idle", "" if it is open. `progress` was read before the window."""
+def closed_by(window: Mapping[str, str], progress: Mapping[str, str], view: str) -> str:
+    """Why a window of a view (its name in keys) is closed: "watermark", "settled" or "idle", "" if it is open.
+
+    `progress` was read before the window.
+    """
     end = int(window["end"])
     if end <= int(progress.get("final", -1)):
         return "watermark"
+    if end <= json.loads(progress.get("settled", "{}")).get(view, -1):
+        return "settled"
     if end > int(progress.get("idle", -1)):
         return ""
     was_written, was_silent = (

@@ -26,7 +26,7 @@ def advance(
     rules: Rules,
     pace: Pace = AT_ONCE,
 ) -> tuple[BucketState, Changes, pa.Table]:
-    """One step; also returns the windows that it closed (`state.windows.SCHEMA`).
+    """One step; also returns the windows that leave for the outlets: those that it closed, but for `Rules.leads`.
 
     No reading may be below the watermark of the step before: its windows and session may be closed.
 
@@ -40,8 +40,15 @@ def advance(
         state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules, pace
     )
     step = windows.advance(
-        state.windows, parts, watermark_ms, rules.endless, rules.most_readings, pace, rules.update_every
+        state.windows,
+        parts,
+        watermark_ms,
+        rules.endless,
+        rules.most_readings,
+        pace,
+        rules.update_every,
+        rules.leads,
     )
     if step.open is not state.windows:
         after = replace(after, windows=step.open)
-    return after, replace(changes, windows=step.changed), step.closed
+    return after, replace(changes, windows=step.changed), step.leaving

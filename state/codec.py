@@ -21,8 +21,9 @@ stream names its own compression. A state's runs name their device by its row in
 twice.
 
 Version 2 has windows with the columns of `windows.SCHEMA`, none of them null. Version 3 has the columns that the views need
-(`state.statistics.COLUMNS`), null in windows that lack one. Version 4 has rows that wait (state/waiting.py). A state is written
-as the lowest version that can hold it, so that a service of that version can still read it.
+(`state.statistics.COLUMNS`), null in windows that lack one. Version 4 has rows that wait (state/waiting.py), version 5 windows
+that leave before they are final (state/settled.py). A state is written as the lowest version that can hold it, so that a service
+of that version can still read it.
 """
 
 import struct
@@ -33,7 +34,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from state import packing, waiting, windows
+from state import packing, settled, waiting, windows
 from state.columns import array, codes_of
 from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
@@ -41,7 +42,7 @@ from state.window_columns import COLUMNS
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""
-VERSIONS = (VERSION, 3, 4)
+VERSIONS = (VERSION, 3, 4, 5)
 """Those that can be read."""
 COMPRESSED_FROM = 1 << 14
 """Bytes of a state's table above which its columns are compressed by Zstandard; what is shuffled is compressed by Spark. A whole
@@ -93,6 +94,8 @@ def encode(state: BucketState) -> bytes:
     version = VERSION if state.windows.schema.equals(windows.SCHEMA) else 3
     if any(waiting.DUE in table.column_names for table in (state.devices, state.windows)):
         version = 4
+    if settled.LEFT in state.windows.column_names:
+        version = 5
     return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)], version)
 
 
@@ -101,7 +104,7 @@ def decode(data: bytes) -> BucketState:
     runs, devices, open_windows = _unpack_tables(b"S", data)
     device = pa.DictionaryArray.from_arrays(array(runs.column(_ROW)), array(devices.column("device")))
     runs = runs.set_column(0, pa.field("device", device.type, nullable=False), device)
-    if unknown := sorted(set(open_windows.column_names) - {*windows.KEY, waiting.DUE, *COLUMNS}):
+    if unknown := sorted(set(open_windows.column_names) - {*windows.KEY, *waiting.MARKS, *COLUMNS}):
         msg = f"{_what(b'S', data)}: its windows have {', '.join(unknown)}, which no statistic of this version has"
         raise CodecError(msg)
     return BucketState(runs, devices, open_windows)

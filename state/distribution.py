@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from state import blobs, waiting, windows
+from state import blobs, settled, waiting, windows
 from state.columns import Array, Column, Ints, array, codes_of, plain, together
 from state.layout import LIMITS, BucketState
 
@@ -70,8 +70,8 @@ def joined(parts: Sequence[BucketState]) -> BucketState:
     whole = windows.concat([waiting.without(part.windows) for part in parts])
     return BucketState(
         runs,
-        _with_due(devices, [part.devices for part in parts], devices.num_columns),
-        _with_due(whole, [part.windows for part in parts], len(windows.KEY)),
+        _with_marks(devices, [part.devices for part in parts], devices.num_columns),
+        _with_marks(whole, [part.windows for part in parts], len(windows.KEY)),
     )
 
 
@@ -98,11 +98,13 @@ def of_texts(column: Column, buckets: Mapping[str, int]) -> Ints:
     return np.array([buckets[text] for text in whole.to_pylist()], np.int64)
 
 
-def _with_due(whole: pa.Table, parts: Sequence[pa.Table], place: int) -> pa.Table:
-    """Return a table of parts with the column of rows that wait (state/waiting.py), if one of the parts has it."""
-    if not any(waiting.DUE in part.column_names for part in parts):
-        return whole
-    return waiting.with_due(whole, np.concatenate([waiting.due_of(part) for part in parts]), place)
+def _with_marks(whole: pa.Table, parts: Sequence[pa.Table], place: int) -> pa.Table:
+    """Return a table of parts with those of `waiting.MARKS` that one of the parts has."""
+    if any(settled.LEFT in part.column_names for part in parts):
+        whole = settled.with_left(whole, np.concatenate([settled.left_of(part) for part in parts]), place)
+    if any(waiting.DUE in part.column_names for part in parts):
+        whole = waiting.with_due(whole, np.concatenate([waiting.due_of(part) for part in parts]), place)
+    return whole
 
 
 def _with_limits(devices: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Choose what is final of a step: closed windows and sessions, for those who keep values for good.
+"""Choose what is final or settled of a step: windows that leave and closed sessions, for those who keep values for good.
 
 The operator emits finals only where somebody asks for them: without `Finals` a batch has no such row.
 """
@@ -20,15 +20,15 @@ class Finals:
     views: frozenset[str] = frozenset()
     sessions: bool = False
 
-    def of(self, sessions: pa.Table, closed: pa.Table) -> Changes:
-        """Return the closed windows and sessions among a step's session changes and closed windows; no devices.
+    def of(self, sessions: pa.Table, leaving: pa.Table) -> Changes:
+        """Return the closed sessions among a step's session changes, and the windows among those that leave; no devices.
 
         A session that became part of another one (`merged`) is among them: silence may have closed it before.
         """
         kept = sessions.filter(pc.not_equal(sessions["state"], OPEN)) if self.sessions else sessions.slice(0, 0)
         if not kept.num_rows:
             kept = session_schema(()).empty_table()
-        return Changes(kept, status_schema(()).empty_table(), windows.with_readings(of_views(closed, self.views)))
+        return Changes(kept, status_schema(()).empty_table(), windows.with_readings(of_views(leaving, self.views)))
 
 
 def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:

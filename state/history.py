@@ -53,8 +53,8 @@ def closed(
     max_duration cut off it are whole when it is, because their starts depend on its start. Devices in `known` have the start
     of one of their sessions there: their sessions from then on are whole, and their earlier readings are left out.
     """
-    # Tasks read the past in stretches of any length: a limit would lose what the stream had.
-    rules = replace(rules, most_readings=None)
+    # Tasks read the past in stretches of any length: a limit would lose what the stream had. Only what is final is asked for.
+    rules = replace(rules, most_readings=None, leads={})
     state = empty_state(rules)
     widest = rules.gap_ms
     closed_sessions = [session_schema(rules.measures).empty_table()]

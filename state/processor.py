@@ -92,7 +92,7 @@ class BucketProcessor(StatefulProcessor):
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
         stored = self._store.load(bucket)
         before = stored.state if stored else empty_state(self._rules)
-        after, changes, closed = advance(before, parts, runs, time.watermark_ms, self._rules, pace)
+        after, changes, leaving = advance(before, parts, runs, time.watermark_ms, self._rules, pace)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack(sum(map(waiting.number, (after.devices, after.windows))))))
         if after is not before:
@@ -100,7 +100,7 @@ class BucketProcessor(StatefulProcessor):
             out.append((SIZE, sizes + json.dumps(_by_view(after)).encode()))
         if changes:
             out.append((CHANGES, codec.pack_changes(changes)))
-        if self._finals is not None and (finals := self._finals.of(changes.sessions, closed)):
+        if self._finals is not None and (finals := self._finals.of(changes.sessions, leaving)):
             out.append((FINALS, codec.pack_changes(finals)))
         return out
 

@@ -37,6 +37,8 @@ class Rules:
     update_every     how long open windows wait before they are written again, in ms by view (state/waiting.py): all views have
                      theirs, 0 for those that do not wait. Windows of other views are not written
     devices_every_ms the same of devices and open sessions
+    leads            how long before the watermark passes their end windows leave, in ms by view (state/settled.py); of views
+                     whose windows leave when they are final there is none
     """
 
     gap_ms: int
@@ -49,6 +51,7 @@ class Rules:
     by_measure: bool = False
     update_every: Mapping[str, int] = field(default_factory=dict)
     devices_every_ms: int = 0
+    leads: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

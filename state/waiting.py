@@ -20,8 +20,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state.columns import Array, Bools, Codes, Ints, array, codes_of, ints
+from state.settled import LEFT
 
 DUE = "due"
+MARKS = DUE, LEFT
+"""The columns of a state that no statistic has, in their order."""
 NEVER = -1
 EVER = (1 << 63) - 1
 
@@ -72,8 +75,9 @@ def number(table: pa.Table) -> int:
 
 
 def without(table: pa.Table) -> pa.Table:
-    """Return a table without the column; the same object where it has none."""
-    return table.drop_columns([DUE]) if DUE in table.column_names else table
+    """Return a table without the columns MARKS; the same object where it has none."""
+    marks = [name for name in MARKS if name in table.column_names]
+    return table.drop_columns(marks) if marks else table
 
 
 def with_due(table: pa.Table, due: Ints, place: int) -> pa.Table:
@@ -82,7 +86,7 @@ def with_due(table: pa.Table, due: Ints, place: int) -> pa.Table:
 
 
 def waiting(table: pa.Table) -> pa.Table:
-    """Return the rows that wait, without the column."""
+    """Return the rows that wait, without the columns MARKS."""
     return without(table).filter(pa.array(ints(table, DUE) != NEVER)).combine_chunks()
 
 

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import blobs, waiting
+from state import blobs, settled, waiting
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, ints, joined, places
 from state.rules import ENDLESS_MS
@@ -81,11 +81,13 @@ class Step:
     changed  the windows, open or closed, that got parts in this step; where open windows wait (state/waiting.py) those that
              leave in this step
     closed   the windows that the watermark has passed in this step
+    leaving  the windows that leave for the outlets: `closed`, or where views have a lead those of state/settled.py, with REVISION
     """
 
     open: pa.Table
     changed: pa.Table
     closed: pa.Table
+    leaving: pa.Table
 
 
 def empty() -> pa.Table:
@@ -127,17 +129,21 @@ def advance(
     most_readings: int | None = None,
     pace: Pace = waiting.AT_ONCE,
     update_every: Mapping[str, int] = _NO_VIEWS,
+    leads: Mapping[str, int] = _NO_VIEWS,
 ) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
     A window keeps at most `most_readings` one by one (state/trails.py), None for no limit.
     Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
-    Where rows wait, by `pace` and `update_every` (`state.rules.Rules`), a window that is closed leaves all the same.
+    Where rows wait, by `pace` and `update_every` (`state.rules.Rules`), a window that is closed or settled leaves all the same.
+    `leads` are those of the rules, too.
 
     A step that changes no window returns the same `windows` object as `open`.
     """
     if waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values()):
-        return _paced(windows, parts, watermark_ms, endless, most_readings, pace, update_every)
+        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads)
+    if leads or settled.LEFT in windows.column_names:
+        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads)
     new = concat(parts)
     changed = empty()
     if new.num_rows:
@@ -148,12 +154,12 @@ def advance(
         windows, ends = compact(windows.filter(pa.array(~dropped))), ends[~dropped]
     over = ends <= watermark_ms
     if not over.any():
-        return Step(windows, changed, empty())
+        return Step(windows, changed, empty(), empty())
     closed = with_readings(compact(windows.filter(pa.array(over))))
-    return Step(compact(windows.filter(pa.array(~over))), changed, closed)
+    return Step(compact(windows.filter(pa.array(~over))), changed, closed, closed)
 
 
-def _paced(
+def _marked(
     before: pa.Table,
     parts: Sequence[pa.Table],
     watermark_ms: int,
@@ -161,30 +167,55 @@ def _paced(
     most_readings: int | None,
     pace: Pace,
     update_every: Mapping[str, int],
+    leads: Mapping[str, int],
 ) -> Step:
-    """One step where windows wait."""
+    """One step where windows wait, or leave before they are final."""
     new, windows, every_ms = concat(parts), waiting.without(before), Phases.of_windows(before, update_every).every_ms
     due, is_same = waiting.due_now(before, pace, every_ms), not waiting.is_moved(before, pace, every_ms)
+    left, is_other = settled.left_of(before), np.zeros(before.num_rows, np.bool_)
     if new.num_rows:
         windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
-        due = np.concatenate((due, np.full(windows.num_rows - len(due), waiting.NEVER)))
+        never = np.full(windows.num_rows - len(due), waiting.NEVER)
+        due, left = np.concatenate((due, never)), np.concatenate((left, never))
         waiting.begin(due, is_changed, Phases.of_windows(windows, update_every), pace)
+        is_other = is_changed & _differ(before, windows)
         is_same = False
     ends = ints(windows, "end")
     is_kept = ~are_dropped(windows, endless)
     over = ends <= watermark_ms
-    leaves = (waiting.leaving(due, pace) | (over & (due != waiting.NEVER))) & is_kept
+    are_settled = settled.are_settled(windows, left, watermark_ms, leads) & is_kept
+    leaves = (waiting.leaving(due, pace) | (are_settled & (due != waiting.NEVER))) & is_kept
     # Windows of a view that left the settings are not written any more.
     changed = with_readings(compact(windows.filter(pa.array(leaves & are_of(windows, update_every)))))
     due[leaves] = waiting.NEVER
     closed = with_readings(compact(windows.filter(pa.array(over & is_kept)))) if over.any() else empty()
+    goes = are_settled & (is_other | (left == settled.NEVER)) & (ints(windows, "count") > 0)
+    left[goes] += 1
+    leaving = compact(windows.filter(pa.array(goes)))
+    if left[goes].any():
+        leaving = settled.with_revision(leaving, left[goes])
     stays = is_kept & ~over
-    has_column = pace.is_holding or any(update_every.values()) or bool((due[stays] != waiting.NEVER).any())
-    if is_same and stays.all() and has_column == (waiting.DUE in before.column_names):
-        return Step(before, changed, closed)
+    has_due = pace.is_holding or any(update_every.values()) or bool((due[stays] != waiting.NEVER).any())
+    has_left = bool(leads) or bool((left[stays] != settled.NEVER).any())
+    has_columns = [name for name, has in ((waiting.DUE, has_due), (settled.LEFT, has_left)) if has]
+    is_same &= not goes.any() and has_columns == [name for name in waiting.MARKS if name in before.column_names]
+    if is_same and stays.all():
+        return Step(before, changed, closed, leaving)
     if not stays.all():
-        windows, due = compact(windows.filter(pa.array(stays))), due[stays]
-    return Step(waiting.with_due(windows, due, len(KEY)) if has_column else windows, changed, closed)
+        windows, due, left = compact(windows.filter(pa.array(stays))), due[stays], left[stays]
+    windows = settled.with_left(windows, left, len(KEY)) if has_left else windows
+    return Step(waiting.with_due(windows, due, len(KEY)) if has_due else windows, changed, closed, leaving)
+
+
+def _differ(before: pa.Table, windows: pa.Table) -> Bools:
+    """Return which windows have other readings than before, or another one that is carried into them. The first are `before`."""
+    count, size = ints(windows, "count"), before.num_rows
+    differ = np.ones(len(count), np.bool_)
+    differ[:size] = count[:size] != ints(before, "count")
+    if TRAIL in before.column_names:
+        trails, former = array(windows[TRAIL]).slice(0, size), array(before[TRAIL])
+        differ[:size] |= pc.not_equal(trails.fill_null(b""), former.fill_null(b"")).to_numpy(zero_copy_only=False)
+    return differ
 
 
 def are_dropped(windows: pa.Table, endless: Collection[tuple[str, str]]) -> Bools:

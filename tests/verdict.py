@@ -19,7 +19,7 @@ Value = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Clock:
-    """What the writer and progress have reached: a batch of an epoch, and event times by which windows are closed.
+    """What the writer and progress have reached: a batch of an epoch, and event times by which windows are closed or settled.
 
     `policy` is stream, republish (complete rows), fill (complete rows, for the last time) or correct. `rebuilding` says whether a
     writer reads the topic again.
@@ -31,6 +31,7 @@ class Clock:
     final: int = -1
     idle: int = -1
     idle_at: tuple[int, int] = (2, 4)
+    settled: int = -1
     rebuilding: bool = False
 
     @property
@@ -57,14 +58,16 @@ def verdict(kind: str, stored: Value | None, row: Value, clock: Clock) -> str:
         return "keep" if is_equal and (stored["epoch"], stored["batch"]) == (clock.epoch, clock.batch) else "write"
     if is_equal:
         return "write" if phase == "idle" and row.get("closed_by") == "watermark" else "keep"
-    return "revise" if corrects or phase == "idle" or is_part else "closed"
+    return "revise" if corrects or phase != "final" or is_part else "closed"
 
 
 def _phase(kind: str, stored: Value, clock: Clock) -> str:
-    """Whether a value is open, or closed: by silence alone (idle), or by the watermark (final)."""
+    """Whether a value is open, or closed: before it is final (settled), by silence alone (idle), or by the watermark (final)."""
     if kind == "window":
         if stored["end"] <= clock.final:
             return "final"
+        if stored["end"] <= clock.settled:
+            return "settled"
         is_before = (stored["epoch"], stored["batch"]) <= clock.idle_at
         return "idle" if stored["end"] <= clock.idle and is_before else "open"
     if stored.get("state") != "closed":

@@ -68,7 +68,7 @@ def view_rows(
         if row[TITLES[statistic]].text == DASH:
             continue
         end = row["Window ends"].times[0]
-        rows[f"{PREFIX}:window:{view}:{measure}:{key}:{end - window_ms}"] = _of(_window(progress), row)
+        rows[f"{PREFIX}:window:{view}:{measure}:{key}:{end - window_ms}"] = _of(_window(progress, view), row)
     return rows
 
 
@@ -76,7 +76,8 @@ def window_rows(page: Page, view: str, measure: str, key: str, progress: Iterabl
     """The table of a key's windows."""
     rows = table(page, "#key_table table")
     return {
-        f"{PREFIX}:window:{view}:{measure}:{key}:{start}": _of(_window(progress), row) for start, row in rows.items()
+        f"{PREFIX}:window:{view}:{measure}:{key}:{start}": _of(_window(progress, view), row)
+        for start, row in rows.items()
     }
 
 
@@ -197,15 +198,15 @@ def fleet_filter(page: Page, devices: Mapping[str, Hash], **fields: str) -> Iter
     )
 
 
-def _window(progress: Iterable[Hash]) -> Callable[[Row, Hash], Iterator[str]]:
+def _window(progress: Iterable[Hash], view: str) -> Callable[[Row, Hash], Iterator[str]]:
     known = [dict(each) for each in progress]
 
     def compare(row: Row, held: Hash) -> Iterator[str]:
         for field, name in TITLES.items():
             if name in row:
                 yield from _number(name, row[name], held.get(field))
-        is_final = row["State"].text.startswith("final")
-        if is_final not in {bool(held and each and contract.closed_by(held, each)) for each in known}:
+        is_final = row["State"].text.startswith(("final", "settled"))
+        if is_final not in {bool(held and each and contract.closed_by(held, each, view)) for each in known}:
             yield f"State {row['State'].text!r}, of a window that ends at {held.get('end')}"
         yield from _unlike("corrected", "corrected" in row["State"].text, bool(int(held.get("revision", 0))))
 

@@ -107,7 +107,8 @@ def _back(key: str, before: Hash, now: Hash, closing: Hash) -> Iterator[str]:
         yield f"{rising} falls"
     if _integer(now, "revision") < _integer(before, "revision"):
         yield "revision falls"
-    closed_by = contract.closed_by(before, closing) if kind == "window" else before.get("closed_by")
+    view = key.partition(":window:")[2].partition(":")[0]
+    closed_by = contract.closed_by(before, closing, view) if kind == "window" else before.get("closed_by")
     if not closed_by:
         return
     changed = [name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
@@ -116,7 +117,7 @@ def _back(key: str, before: Hash, now: Hash, closing: Hash) -> Iterator[str]:
     if kind == "window" and "complete_from" in before and "revision" in changed:
         return
     # What silence has closed may be corrected, and says so by its revision; the watermark may pass it later.
-    if closed_by == "idle" and (changed == ["closed_by"] or "revision" in changed):
+    if closed_by in {"idle", "settled"} and (changed == ["closed_by"] or "revision" in changed):
         return
     if changed:
         yield f"it was closed by {closed_by} and changes: {', '.join(changed)}"

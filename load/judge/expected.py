@@ -55,6 +55,8 @@ class View:
     """The seconds to which rates and areas refer."""
     wraps_at: float | None = None
     """Where its counters begin again at 0, if they do."""
+    lead_ms: int = 0
+    """How long before they are final its windows are settled: `max_delay` less `final_after`."""
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
@@ -251,7 +253,8 @@ class Windows(Mapping[WindowKey, WindowValue]):
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
         view = self._views[key[0], key[1]]
         end = view.end(key[3])
-        closed_by = "watermark" if end <= self.watermark_ms else "idle" if end <= self.idle_ms else ""
+        lines = {"watermark": self.watermark_ms, "settled": self.watermark_ms + view.lead_ms, "idle": self.idle_ms}
+        closed_by = next((cause for cause, line_ms in lines.items() if end <= line_ms), "")
         others: dict[str, float | None] = {}
         if part.readings is not None:
             kept = part.readings.of(number - part.before)

@@ -55,7 +55,8 @@ def hashes(
                     pipe.hgetall(key)
                 for key, fields in zip(page, pipe.execute(), strict=True):
                     if fields:  # else it has expired
-                        yield prefix + key.removeprefix(shard), _whole(kind, fields, progress)
+                        name = key.removeprefix(f"{shard}:")
+                        yield f"{prefix}:{name}", _whole(name, fields, progress)
 
 
 def read(client: contract.Client, prefix: str, name: str, shards: int = 1) -> dict[str, str]:
@@ -65,12 +66,14 @@ def read(client: contract.Client, prefix: str, name: str, shards: int = 1) -> di
     """
     shard = contract.prefixes(prefix, shards)[contract.shard_of(contract.sharded_by(name) or "", shards)]
     progress, fields = _hash(client, f"{shard}:progress"), _hash(client, f"{shard}:{name}")
-    return _whole(name.partition(":")[0], fields, progress) if fields else {}
+    return _whole(name, fields, progress) if fields else {}
 
 
-def _whole(kind: str, fields: dict[str, str], progress: dict[str, str]) -> dict[str, str]:
+def _whole(name: str, fields: dict[str, str], progress: dict[str, str]) -> dict[str, str]:
+    kind, _, rest = name.partition(":")
     if kind == "window":
-        return {"revision": "0", **fields, "closed_by": contract.closed_by(fields, progress)}
+        closed_by = contract.closed_by(fields, progress, rest.partition(":")[0])
+        return {"revision": "0", **fields, "closed_by": closed_by}
     return fields
 
 

@@ -94,9 +94,9 @@ class Rules:
         return tuple(topic for shape in self.shapes for topic in shape.topics)
 
 
-def views_of(documents: Iterable[Mapping[str, Any]], measures: tuple[str, ...]) -> tuple[View, ...]:
+def views_of(documents: Iterable[Mapping[str, Any]], measures: tuple[str, ...], max_delay_ms: int) -> tuple[View, ...]:
     """The views of [[views]], for the measures of all inputs."""
-    return tuple(_view(each, measures) for each in documents)
+    return tuple(_view(each, measures, max_delay_ms) for each in documents)
 
 
 def amount(value: object) -> int:
@@ -135,7 +135,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         ranges={measure: (low, high) for measure, (low, high) in admission.get("ranges", {}).items()},
         reject_unknown=reference is not None and admission.get("unknown_device", "keep") == "reject",
         distinct=_distinct(admission.get("distinct", ())),
-        views=views_of(document["views"], measures),
+        views=views_of(document["views"], measures, amount(admission.get("max_delay", "60 s"))),
         gap_ms=amount(session.get("gap", "5 m")),
         max_duration_ms=amount(session.get("max_duration", "1 d")),
         own_ranges={m: (low, high) for m, (low, high) in (reference or {}).get("ranges", {}).items()},
@@ -228,7 +228,7 @@ def _distinct(given: Any) -> tuple[str, ...]:
     return ("device", given) if isinstance(given, str) else tuple(given)
 
 
-def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
+def _view(view: Mapping[str, Any], measures: tuple[str, ...], max_delay_ms: int) -> View:
     calendar = Calendar.of(view["window"], view.get("time_zone"), view.get("offset"))
     length = ENDLESS_MS if view["window"] == "none" else 0 if calendar is not None else amount(view["window"])
     counts = view.get("measures") == []
@@ -245,6 +245,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...]) -> View:
         per_s={"s": 1, "min": 60, "h": 3_600, "d": 86_400}[view.get("per", "s")],
         wraps_at=view.get("wraps_at"),
         calendar=calendar,
+        lead_ms=max_delay_ms - amount(view["final_after"]) if "final_after" in view else 0,
         statistics=tuple(dict.fromkeys((*view.get("statistics", default), "count", "last"))),
     )
 

@@ -70,6 +70,23 @@ MUTATIONS = (
         (_PUBLISH + "test_a_reading_after_a_silence_corrects_the_window_and_its_revision_grows",),
     ),
     Mutation(
+        "settled-leaves-once",
+        "a window that has left before it is final does not leave again when a reading changes it",
+        "outlets keep a value that lacks readings, and nothing says so",
+        ("P1",),
+        (
+            Edit(
+                "state/windows.py",
+                "goes = are_settled & (is_other | (left == settled.NEVER))",
+                "goes = are_settled & (left == settled.NEVER)",
+            ),
+        ),
+        (
+            "tests/unit/test_settled.py::"
+            "test_a_window_leaves_when_it_is_settled_and_with_each_change_and_once_for_each_content",
+        ),
+    ),
+    Mutation(
         "correction-compares-counts",
         "corrected values with as many readings are taken for the same",
         "outlets have the corrected value, and Redis keeps the former one",
@@ -94,7 +111,7 @@ MUTATIONS = (
         (
             Edit(
                 "service/publication/publish.lua",
-                "return (phase == 'idle' or is_part) and 'revise' or 'closed'",
+                "return (phase ~= 'final' or is_part) and 'revise' or 'closed'",
                 "return 'write'",
             ),
         ),

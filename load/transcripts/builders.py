@@ -41,8 +41,9 @@ from service.settings import View, ViewVersion
 from service.spark import batch_context
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
-from state import codec, reader
+from state import codec, reader, settled, waiting
 from state.layout import Changes, session_schema
+from state.rules import ENDLESS_MS
 from state.watermark import EventTime
 from state.windows import concat
 
@@ -214,7 +215,9 @@ class Builders:
         if self._tables is None:
             checkpoint = str(self._folder / "checkpoint")
             self._tables = idle_closer.tables(self._spark, checkpoint, self._settings)
-            self._windows = [state.windows for _, state in reader.states(self._spark, checkpoint)]
+            self._windows = [
+                waiting.without(settled.not_left(state.windows)) for _, state in reader.states(self._spark, checkpoint)
+            ]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             self._tables.keep(number, state)
@@ -230,8 +233,11 @@ class Builders:
         self._finish(line_ms, "idle")
 
     def _finish(self, line_ms: int, closed_by: str) -> None:
-        """Windows that end by then are final."""
+        """Windows that end by then are final, and by the watermark also those that are settled."""
+        leads = self._settings.leads if closed_by == "watermark" else {}
         for item, end in self._ends.items():
+            if line_ms < end <= line_ms + leads.get(view_of(item), 0):
+                self._output[item] |= {"final": True, "closed_by": "settled"}
             if end <= line_ms and (not self._output[item]["final"] or closed_by == "watermark"):
                 self._output[item] |= {"final": True, "closed_by": closed_by}
 
@@ -247,13 +253,15 @@ class Builders:
             return frame.toArrow()
 
         deciders = {COLUMN_VALUES: lambda asked: values.decide(asked, lambda: None)}
-        for row in until_decided(attempt, deciders, failure.classify).to_pylist():
+        rows = until_decided(attempt, deciders, failure.classify).to_pylist()
+        after = next(EventTime.unpack(row["payload"]) for row in rows if row["kind"] == row_schemas.TIMES)
+        self._times.note(batch, after)
+        for row in rows:
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.FINALS:
-                self._leave(self._silence.final(batch, codec.unpack_changes(row["payload"])).windows, "watermark")
-            elif row["kind"] == row_schemas.TIMES:
-                self._times.note(batch, EventTime.unpack(row["payload"]))
+                finals = self._silence.final(batch, codec.unpack_changes(row["payload"]), after.watermark_ms)
+                self._leave(finals.windows, "watermark", after.watermark_ms)
             elif row["kind"] == row_schemas.COUNTS:
                 self._hush.admitted += task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED)
             elif row["kind"] == row_schemas.REJECTS:
@@ -261,10 +269,11 @@ class Builders:
                     item = reject(each["offset"] - self._begins + 1, each["index"])
                     self._output[item] = {"reason": each["reason"]}
 
-    def _leave(self, windows: pa.Table, closed_by: str) -> None:
+    def _leave(self, windows: pa.Table, closed_by: str, watermark_ms: int = ENDLESS_MS) -> None:
         """As service/outlets/delivery.py does."""
         shown = {view.name: view.shown for view in self._settings.views}
-        for each in outlet_tables.windows(windows, shown, 1, self._steps, closed_by).to_pylist():
+        rows = outlet_tables.windows(windows, shown, 1, self._steps, closed_by, watermark_ms=watermark_ms)
+        for each in rows.to_pylist():
             start_ms = round(each["start"].timestamp() * 1000)
             item = f"left {each['view']}/{each['measure']}/{each['key']}/{start_ms}"
             self._output[item] = {name: each[name] for name in FIELDS["left"]}
@@ -302,7 +311,7 @@ class Builders:
     def _put(self, item: str, fields: dict[str, Any], *, is_past: bool = False) -> None:
         """As publish.lua does: what silence has closed stays so until it says something else, or the watermark has passed it."""
         current = self._output.get(item, {"closed_by": "", "revision": 0})
-        if current["closed_by"] == "idle":
+        if current["closed_by"] in {"idle", "settled"}:
             is_same = content(current) == content(fields)
             if is_same and fields["closed_by"] != "watermark":
                 return

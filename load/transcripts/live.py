@@ -281,7 +281,7 @@ class Live:
         rows = [row for file in files for row in _rows_of(file)]
         for row in sorted(rows, key=lambda row: (row["revision"], row["epoch"], row["batch"])):
             start_ms = round(row["start"].timestamp() * 1000)
-            item = f"left {KEPT}/{row['measure']}/{row['key']}/{start_ms}"
+            item = f"left {row['view']}/{row['measure']}/{row['key']}/{start_ms}"
             yield item, {name: row[name] for name in FIELDS["left"]}
 
     def _rejects(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -298,7 +298,7 @@ class Live:
 def _rows_of(file: Path) -> list[dict[str, Any]]:
     table: Any = pq.ParquetFile(file).read()
     rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
+    return [{"view": file.parent.parent.name.removeprefix("view="), **row} for row in rows]
 
 
 class Clock:

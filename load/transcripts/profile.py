@@ -63,6 +63,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "humid", "by": ["device"], "window": "1 m", "measures": ["humidity"]},
     {"name": "power", "by": ["device"], "window": "1 m", "measures": ["power"]},
     {"name": "kept", "by": ["device"], "window": "1 m", "measures": ["temperature"]},
+    {"name": "soon", "by": ["device"], "window": "1 m", "measures": ["temperature"], "final_after": "5 s"},
     {"name": "slide", "by": ["device"], "window": "2 m", "slide": "1 m", "measures": ["temperature"]},
     {"name": "site", "by": ["site"], "window": "1 m", "measures": ["temperature"]},
     {"name": "line", "by": ["line"], "window": "1 m", "measures": ["temperature"]},
@@ -127,7 +128,9 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     },
 )
 KEPT = "kept"
-"""The view whose windows go to the outlet."""
+"""The name of the outlet."""
+LEAVING = (KEPT, "soon")
+"""The views whose windows go to the outlet."""
 COLUMNS = ("site", "expects")
 REFERENCE: Mapping[str, Any] = {
     "query": "select device_id, type, installed, site, expects from devices",
@@ -178,7 +181,7 @@ def changed(views: Iterable[Mapping[str, Any]], change: Mapping[str, Any]) -> tu
 def outlets(folder: Path) -> list[dict[str, Any]]:
     """The outlet of the settings, of files in a folder."""
     path = str(folder / "outlet")
-    return [{"name": KEPT, "kind": "parquet", "path": path, "views": [KEPT], "when_away": "wait"}]
+    return [{"name": KEPT, "kind": "parquet", "path": path, "views": [*LEAVING], "when_away": "wait"}]
 
 
 def known(transcripts: Iterable[Transcript]) -> list[tuple[str, str, str | None]]:

@@ -6,7 +6,8 @@ and the clock add are three rules:
     the watermark is the largest admitted event time less `max_delay + max_ahead`, and never falls
     a reading below the watermark of the step before is late: what it belongs to may be closed
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
-    a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings
+    a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings. With
+    `final_after` it is closed when it is settled, and each reading until it is final makes a revision
 
 Views that change are in view_changes.py. All records are taken again then: the filter of a view is asked about each of them.
 """
@@ -18,7 +19,7 @@ from typing import Any
 
 from load.judge import oracle
 from load.judge.rules import Reference, Rules, views_of
-from load.transcripts.profile import KEPT, VIEWS, changed
+from load.transcripts.profile import LEAVING, VIEWS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject
 from load.transcripts.view_changes import Shown, ViewChanges
@@ -44,6 +45,8 @@ class Pure:
         self._idle: dict[str, tuple[object, Fields]] = {}
         self._revisions: Counter[str] = Counter()
         self._left: Items = {}
+        self._settled: dict[str, object] = {}
+        self._settled_unchanged: set[str] = set()
         self._begin()
 
     def begin(self, transcript: Transcript) -> None:
@@ -85,7 +88,9 @@ class Pure:
 
     def _change(self, change: Mapping[str, Any]) -> None:
         self._documents = changed(self._documents, change)
-        self.views.change(views_of(self._documents, self._rules.measures), self._ledger, self.watermark_ms)
+        self.views.change(
+            views_of(self._documents, self._rules.measures, self._rules.max_delay_ms), self._ledger, self.watermark_ms
+        )
         self._ledger = self._retaken()
 
     def _retaken(self) -> oracle.Ledger:
@@ -114,6 +119,8 @@ class Pure:
                 self._revisions[item] += item in there
             elif there[item].get("closed_by") or there[item].get("status", "online") != "online":
                 del self._idle[item]
+        self._revisions.update(item for item, was in self._settled.items() if contents.get(item) != was)
+        self._settled = {item: contents[item] for item, each in there.items() if each.get("closed_by") == "settled"}
         completed = {item for item in self._parts if item in there and "complete_from" not in there[item]}
         self._revisions.update(completed)
         self._parts -= completed
@@ -130,12 +137,16 @@ class Pure:
 
     def _leave(self, there: Items) -> None:
         for item, fields in there.items():
-            if not item.startswith(f"window {KEPT}/") or not fields["closed_by"]:
+            if not item.startswith(tuple(f"window {view}/" for view in LEAVING)) or not fields["closed_by"]:
                 continue
             left = item.replace("window", "left", 1)
             before = self._left.get(left)
-            if before is None or before["count"] != fields["count"]:
-                revision = 0 if before is None else before["revision"] + 1
+            if before is not None and before["count"] == fields["count"] and fields["closed_by"] == "settled":
+                if before["closed_by"] == "idle":
+                    self._settled_unchanged.add(left)  # it counts as a revision that did not leave
+            elif before is None or before["count"] != fields["count"]:
+                revision = 0 if before is None else before["revision"] + 1 + (left in self._settled_unchanged)
+                self._settled_unchanged.discard(left)
                 self._left[left] = {**{name: fields[name] for name in FIELDS["left"]}, "revision": revision}
 
     def _there(self, line_ms: int = -1) -> tuple[Items, dict[str, object]]:

@@ -9,9 +9,10 @@ from service.outlets.outlet import Entry, Position
 
 @dataclass(slots=True)
 class Memory:
-    """The number of readings of each window that it got, by its newest row. A row without a larger revision is in `twice`."""
+    """The number of readings of each window that it got, and why it is closed, by its newest row. A row without a larger revision
+    is in `twice`."""
 
-    counts: dict[Place, int] = field(default_factory=dict)
+    counts: dict[Place, tuple[int, str]] = field(default_factory=dict)
     twice: list[Place] = field(default_factory=list)
     _revisions: dict[Place, int] = field(default_factory=dict)
     _position: Position | None = None
@@ -30,7 +31,7 @@ class Memory:
             place = row["view"], row["measure"], row["key"], round(row["start"].timestamp() * 1000)
             if row["revision"] <= self._revisions.get(place, -1):
                 self.twice.append(place)
-            self._revisions[place], self.counts[place] = row["revision"], row["count"]
+            self._revisions[place], self.counts[place] = row["revision"], (row["count"], row["closed_by"])
         self._position = entry.position
         return 1
 

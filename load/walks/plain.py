@@ -82,7 +82,11 @@ class Rules:
 
 @dataclass(slots=True)
 class _Window:
-    """`names` are the statistics of the view in the last batch that had a reading, `kept` are NEEDS of all batches."""
+    """`names` are the statistics of the view in the last batch that had a reading, `kept` are NEEDS of all batches.
+
+    A window `is_settled` from the batch on in which it has left, or was settled unchanged since silence had closed it. `sent` is
+    the content with which it has left last.
+    """
 
     end: int
     kept: set[str]
@@ -94,6 +98,13 @@ class _Window:
     mark: int | None = None
     carried: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     carry_ms: int | None = None
+    is_settled: bool = False
+    sent: tuple[object, ...] = ()
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What is different when the window leaves again."""
+        return len(self.readings), tuple(sorted(self.carried.items()))
 
 
 @dataclass(slots=True)
@@ -116,7 +127,8 @@ class _Device:
 class Plain:
     """`there` is what must be in Redis, `rejects` are reasons by the place of a reading, `admitted` counts readings by device.
 
-    `left` has the number of readings of each window that has left for the outlet, `all_admitted` all readings in their order.
+    `left` has of each window that has left for the outlet the number of readings and why it is closed, `all_admitted` all
+    readings in their order.
     `waiting` are sessions of which Redis has more than the state, `refused` is how many the last batch had of them.
     """
 
@@ -132,7 +144,8 @@ class Plain:
         self.admitted: Counter[str] = Counter()
         self._windows: dict[Place, _Window] = {}
         self._carried: dict[Place, dict[str, tuple[int, float]]] = {}
-        self.left: dict[Place, int] = {}
+        self.left: dict[Place, tuple[int, str]] = {}
+        self._settled: dict[str, int] = {}
         self.all_admitted: list[Reading] = []
         self._versions = Versions(())
         self._filled: set[str] = set()
@@ -165,6 +178,10 @@ class Plain:
         ever = [*(each for each in on_time if not each.is_counted), *late]
         self._count(ever, rules, [view for view in rules.views if view.is_endless])
         self.batches += 1
+        leads = {view.name: view.lead_ms for view in rules.views if view.lead_ms}
+        for name, lead in leads.items():
+            self._settled[name] = max(self._settled.get(name, 0), self.watermark_ms + lead)
+        self._leave_settled(leads)
         self._close_windows(self.watermark_ms, "watermark")
         for each in on_time:
             self.admitted[each.device] += 1
@@ -254,7 +271,7 @@ class Plain:
                         window = self._windows.setdefault(place, new)
                         window.mark = self._mark(place)
                         window.names, window.kept = view.statistics, window.kept & needs[view.name]
-                        window.revision += window.closed_by == "idle"
+                        window.revision += window.closed_by in {"idle", "settled"}
                         window.closed_by = ""
                         window.readings.append((each.event_ms, value, each.device))
                         window.carried, window.carry_ms = dict(self._carried.get(place, {})), view.carry_ms
@@ -273,20 +290,34 @@ class Plain:
                 before = _numbers(start, window)
                 window.carried = dict(carried)
                 if _numbers(start, window) != before:
-                    window.revision += window.closed_by == "idle"
+                    window.revision += window.closed_by in {"idle", "settled"}
                     window.closed_by = ""
 
     def _close_windows(self, line_ms: int, closed_by: str) -> None:
         for (view, measure, key, start), window in self._windows.items():
             if window.closed_by == "watermark":
                 continue
-            if window.end <= line_ms:
+            if window.end <= line_ms and (closed_by == "watermark" or not window.is_settled):
                 self._leave((view, measure, key, start), window, closed_by)
+            is_settled = window.end <= self._settled.get(view, -1)
+            if window.end <= line_ms and (closed_by == "watermark" or not is_settled):
                 window.closed_by = closed_by
+            elif is_settled:
+                window.closed_by = "settled"
             self.there[f"window:{view}:{measure}:{key}:{start}"] = _shown(start, window)
+
+    def _leave_settled(self, leads: Mapping[str, int]) -> None:
+        """Windows that are not final leave when they are settled, whatever `final_after` is later, and whenever they change."""
+        for place, window in self._windows.items():
+            line_ms = self.watermark_ms + leads.get(place[0], 0)
+            if self.watermark_ms < window.end and (window.is_settled or window.end <= line_ms):
+                window.is_settled = True
+                self._leave(place, window, "settled")
 
     def _leave(self, place: Place, window: _Window, closed_by: str) -> None:
         """A window of a present view and measure that lacks no reading leaves when it is closed, and again if it has changed."""
+        if window.sent == window.content:
+            return
         version = self._versions.of(place[0])
         if (
             version is not None
@@ -294,7 +325,8 @@ class Plain:
             and window.begun is None
             and self._mark(place) is None
         ):
-            self.left[place] = len(window.readings)
+            self.left[place] = len(window.readings), closed_by
+            window.sent = window.content
 
     def _mark(self, place: Place) -> int | None:
         view, measure, _, start = place

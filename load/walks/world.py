@@ -55,7 +55,7 @@ from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
-from state import codec, waiting, windows
+from state import codec, settled, waiting, windows
 from state.codec import CodecError
 from state.processor import STATE_NAME, STATE_SCHEMAS, BucketProcessor
 from state.store import Cache, Store, restore
@@ -398,7 +398,7 @@ class World:
         if self._tables is None:
             states = list(self.states())
             self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
-            self._windows = [waiting.without(state.windows) for state in states]
+            self._windows = [waiting.without(settled.not_left(state.windows)) for state in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
@@ -532,6 +532,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "statistics": each.statistics,
             "where": each.where,
             **({} if each.carry_ms is None else {"carry_for": f"{each.carry_ms} ms"}),
+            **({"final_after": f"{plain.MAX_DELAY_MS - each.lead_ms} ms"} if each.lead_ms else {}),
             **({"window": "none"} if each.is_endless else times),
         }
 

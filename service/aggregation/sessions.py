@@ -24,6 +24,7 @@ def rules(settings: Settings) -> Rules:
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
         update_every={view.name: view.update_every_ms for view in settings.views},
         devices_every_ms=sessions.update_every_ms,
+        leads=settings.leads,
     )
 
 

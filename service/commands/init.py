@@ -119,6 +119,8 @@ def _show(decoded: records.Decoded, made: Proposal, written: str) -> None:
     for seen in filter(None, (proposal.pace(made.rhythm), proposal.delays(made))):
         say(f"{seen[0].upper()}{seen[1:]}.")
     say(f"Windows are final {proposal.final_after(made)}; later readings are rejected as late.")
+    if settled := proposal.settled_after(made):
+        say(f"{settled}.")
     unsure = list(proposal.lines(made))
     if unsure:
         say("What the sample cannot tell:")

@@ -43,7 +43,7 @@ from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
 from service.spark.files import opened
 from service.units import format_time
-from state import codec, reader, waiting, windows
+from state import codec, reader, settled, waiting, windows
 from state.layout import BucketState, Changes
 from state.table import present_waiting
 
@@ -172,7 +172,9 @@ class IdleCloser(SideJob):
             opened = batch, _tables(states, self._settings)
             self._open = opened
             self._windows = (
-                [waiting.without(state.windows) for state in states] if self._term.outlets is not None else []
+                [waiting.without(settled.not_left(state.windows)) for state in states]
+                if self._term.outlets is not None
+                else []
             )
         return opened[1]
 

@@ -20,6 +20,7 @@ from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.threads import Thread
 from state.finals import of_views
+from state.rules import ENDLESS_MS
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
 _log = logging.getLogger(__name__)
@@ -224,7 +225,9 @@ class Delivery:
             windows = of_views(finals.windows, chosen.keys())
             if windows.num_rows:
                 zones = {name: finals.views[name].time_zone for name in chosen if finals.views[name].time_zone}
-                rows = tables.windows(windows, chosen, *stamp, zones)
+                # Beside a batch leave only closed windows. Entries of version 0.3.0 have no watermark.
+                watermark_ms = ENDLESS_MS if position.part else position.watermark_ms or ENDLESS_MS
+                rows = tables.windows(windows, chosen, *stamp, zones, watermark_ms)
         return Entry(position.by(self._epoch), rows)
 
     def _fail(self, error: TidemarkError) -> None:

@@ -23,11 +23,11 @@ from service.checkpoint import document
 from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.outlets.outlet import Position
-from service.outlets.tables import REVISION
 from service.settings import Settings
 from service.spark.files import Files, Local
 from state import codec
 from state.layout import Changes, session_schema
+from state.settled import REVISION
 from state.statistics import Shown
 from state.windows import concat
 

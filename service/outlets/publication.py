@@ -1,4 +1,4 @@
-"""The step `deliver` of a batch: store the finals of a batch, then write them to every outlet that is not behind.
+"""The step `deliver` of a batch: store its final and settled values, then write them to every outlet that is not behind.
 
     1  store      the finals are in the outbox, in the checkpoint
     2  deliver    every outlet writes them with its own position, in a thread of its own
@@ -94,7 +94,7 @@ class Outlets:
         for changes in map(codec.unpack_changes, packed):
             # No window that lacks readings because its view has changed, and what silence had closed only if it has changed.
             complete = replace(changes, windows=whole(changes.windows, self._settings))
-            if leaving := self._silence.final(micro_batch.batch, complete):
+            if leaving := self._silence.final(micro_batch.batch, complete, micro_batch.watermark_ms):
                 payloads.append(codec.pack_changes(leaving))
         if payloads:
             self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._scope))

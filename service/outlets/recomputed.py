@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from service.outlets.outbox import FOLDER, Outbox, Scope, Views
 from service.outlets.outlet import Position
-from service.outlets.tables import REVISION
-from state import codec
+from state import codec, settled
 from state.columns import Ints
 from state.layout import Changes, session_schema, status_schema
 from state.windows import empty
@@ -58,4 +57,4 @@ def with_revision(table: pa.Table, revision: int, in_redis: Ints | None = None) 
     With `in_redis`, the revisions there, rows that never changed in Redis, or are there no more, have revision 0.
     """
     revisions = np.full(table.num_rows, revision, np.int64) if in_redis is None else np.where(in_redis, revision, 0)
-    return table.append_column(pa.field(REVISION, pa.int64(), nullable=False), pa.array(revisions))
+    return settled.with_revision(table, revisions)

@@ -1,7 +1,8 @@
 """What silence has closed, so that outlets get each of these values once.
 
 A value that silence closes leaves the service at once, with revision 0 and `closed_by` "idle". When the watermark closes it
-later, it leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then.
+later, it leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then. A
+window that leaves before it is final (state/settled.py) has its revision from the state, and silence leaves it alone.
 
     outlets/silence      the values that silence has closed, and the last entry that was made beside a batch
 
@@ -13,7 +14,6 @@ import base64
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,11 @@ from service.checkpoint.document import Document
 from service.errors import TidemarkError
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Position
-from service.outlets.tables import REVISION, SESSION_KEY, WINDOW_KEY
+from service.outlets.tables import SESSION_KEY, WINDOW_KEY
 from state import codec
+from state.columns import Ints, ints
 from state.layout import MERGED, Changes
+from state.settled import REVISION, with_revision
 from state.statistics import TRAIL
 from state.trails import is_carrying
 
@@ -73,6 +75,7 @@ class Silence:
     entry: Position = _BEFORE_ALL
     taken: str = ""
     _passed: tuple[int, set[Key]] = (-1, set())
+    _watermark_ms: int = 0
 
     @classmethod
     def load(cls, outbox: Outbox) -> "Silence":
@@ -100,7 +103,7 @@ class Silence:
 
         `scope` is that of the values. Raises as Outbox.
         """
-        known = dict(self.known)
+        known = {key: each for key, each in self.known.items() if not _has_ended(key, each, self._watermark_ms)}
         tables = []
         for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
             keys = _keys(table, key)
@@ -110,7 +113,7 @@ class Silence:
             for k, content, revision, new in zip(keys, contents, revisions, is_new, strict=True):
                 if new:
                     known[k] = Known(content, revision)
-            tables.append(_with_revision(table, np.array(revisions, np.int64)).filter(pa.array(is_new, pa.bool_())))
+            tables.append(with_revision(table, np.array(revisions, np.int64)).filter(pa.array(is_new, pa.bool_())))
         if not any(table.num_rows for table in tables):
             return None
         payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
@@ -142,8 +145,9 @@ class Silence:
         self.known, self.entry, self.taken = known, entry, taken
         return stored
 
-    def final(self, batch: int, changes: Changes) -> Changes:
-        """Return what the watermark closes in a batch: without values that left before as they are, and with revisions.
+    def final(self, batch: int, changes: Changes, watermark_ms: int) -> Changes:
+        """Return what leaves with a batch, after which the watermark is there: without values that left before as they are, and
+        with revisions. A window may leave more than once until the watermark has passed it.
 
         A merged session leaves only if silence had closed it.
         """
@@ -151,10 +155,12 @@ class Silence:
             for key in self._passed[1]:
                 self.known.pop(key, None)
             self._passed = batch, set()
+        self._watermark_ms = watermark_ms
         tables = []
-        for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
+        for whole, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
+            table, revisions = _without_revision(whole)
             keys = _keys(table, key) if self.known else []
-            revisions, keep = np.zeros(table.num_rows, np.int64), np.ones(table.num_rows, np.bool_)
+            keep = np.ones(table.num_rows, np.bool_)
             is_merged = np.zeros(table.num_rows, np.bool_)
             if "state" in table.column_names and table.num_rows:
                 is_merged = np.asarray(pc.equal(table["state"], MERGED).to_numpy(zero_copy_only=False), np.bool_)
@@ -165,9 +171,10 @@ class Silence:
                 if known is None:
                     continue
                 keep[row] = bool(is_merged[row]) or contents[row] != known.content
-                revisions[row] = known.revision + 1
-                self._passed[1].add(k)
-            tables.append(_with_revision(table, revisions).filter(pa.array(keep)))
+                revisions[row] += known.revision + 1
+                if key is SESSION_KEY or _has_ended(k, known, watermark_ms):
+                    self._passed[1].add(k)
+            tables.append(with_revision(table, revisions).filter(pa.array(keep)))
         return Changes(tables[0], changes.devices, tables[1])
 
     def _write(self) -> None:
@@ -190,5 +197,13 @@ def _contents(table: pa.Table, key: tuple[str, ...]) -> list[tuple[int, int]]:
     return [(end + (crc << _END_BITS), count) for (end, count), crc in zip(contents, carried, strict=True)]
 
 
-def _with_revision(table: pa.Table, revisions: Any) -> pa.Table:
-    return table.append_column(pa.field(REVISION, pa.int64(), nullable=False), pa.array(revisions))
+def _has_ended(key: Key, known: Known, watermark_ms: int) -> bool:
+    """Whether it is a window that is final by a watermark."""
+    return len(key) == len(WINDOW_KEY) and known.content[0] % (1 << _END_BITS) <= watermark_ms
+
+
+def _without_revision(table: pa.Table) -> tuple[pa.Table, Ints]:
+    """Return a table without the revisions that the state has given, and these."""
+    if REVISION not in table.column_names:
+        return table, np.zeros(table.num_rows, np.int64)
+    return table.drop_columns([REVISION]), np.array(ints(table, REVISION))

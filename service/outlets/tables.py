@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 from service.publication.rows import local_starts, measures, plain, statistics
 from state.columns import TIME, TOTALS
 from state.layout import MERGED
+from state.rules import ENDLESS_MS
+from state.settled import REVISION
 from state.statistics import SESSION_STATISTICS, STATISTICS, Shown
 from state.window_columns import Totals
 
@@ -22,8 +24,7 @@ WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")
 NEWEST = ("count", "revision", "epoch", "batch")
 """Of the rows of a key the largest in these columns is the newest: what Redis has forgotten is recomputed with revision 0."""
-REVISION = "revision"
-"""A column of finals that were closed before; without it the revision is 0."""
+SETTLED = "settled"
 
 _STAMP = (
     pa.field("revision", pa.int64(), nullable=False),
@@ -76,10 +77,12 @@ def windows(
     batch: int,
     closed_by: str,
     zones: Mapping[str, str] = MappingProxyType({}),
+    watermark_ms: int = ENDLESS_MS,
 ) -> pa.Table:
     """Return rows of `windows_schema` for windows of `state.windows.schema`, with or without REVISION.
 
-    `chosen` has what each view shows, `zones` the time zone of each that has one.
+    `chosen` has what each view shows, `zones` the time zone of each that has one. Windows that end after `watermark_ms` are
+    settled: they have left before they are final.
     """
     columns = plain(table)
     values = statistics(columns, chosen)
@@ -88,6 +91,7 @@ def windows(
     schema = windows_schema()
     known = {name: columns[name] for name in (*WINDOW_KEY, "end")}
     known |= values | _stamp(table, epoch, batch, closed_by)
+    known["closed_by"] = pc.if_else(pc.greater(columns["end"], watermark_ms), SETTLED, known["closed_by"])
     return _table(known, schema, table.num_rows)
 
 

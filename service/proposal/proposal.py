@@ -81,6 +81,8 @@ class Proposal:
     max_delay_ms: int | None = None
     behind_ms: tuple[int, int] | None = None
     """How far 99 % of the readings, and the last of them, are behind the broker's time; negative for ahead."""
+    usual_ms: int | None = None
+    """How far 90 % of the readings are behind, where that is much less than the proposed `max_delay`."""
     max_ahead_ms: int | None = None
     reference_key: str | None = None
     categories: Sequence[str] = ()
@@ -278,6 +280,8 @@ def _judge_delay(made: Proposal, clock: Clock, sample: Sequence[Seen]) -> None:
     defaults = Admission()
     if behind > defaults.max_delay_ms / 2:
         made.max_delay_ms = min(_DAY_MS, round_up(2 * behind))
+        usual_ms = max(500, lags[int(0.9 * (len(lags) - 1))])
+        made.usual_ms = usual_ms if 8 * usual_ms <= made.max_delay_ms else None
     if ahead > defaults.max_ahead_ms / 2:
         made.max_ahead_ms = min(_LONGEST_AHEAD_MS, round_up(2 * ahead))
     late = sum(each > (made.max_delay_ms or defaults.max_delay_ms) for each in lags)
@@ -331,6 +335,18 @@ def final_after(made: Proposal) -> str:
     ahead_ms = made.max_ahead_ms or defaults.max_ahead_ms
     parts = f"max_delay {format_duration(delay_ms)} + max_ahead {format_duration(ahead_ms)}"
     return f"{rough_duration(delay_ms + ahead_ms)} after their end ({parts})"
+
+
+def settled_after(made: Proposal) -> str:
+    """Return what `final_after` would change, for people; "" where many readings are about as late as the latest."""
+    if made.usual_ms is None:
+        return ""
+    after_ms = round_up(2 * made.usual_ms)
+    end_ms = after_ms + (made.max_ahead_ms or Admission().max_ahead_ms)
+    return (
+        f"90 % of the readings are at most {rough_duration(made.usual_ms)} behind: with final_after = "
+        f'"{format_duration(after_ms)}" windows leave {rough_duration(end_ms)} after their end, and later readings revise them'
+    )
 
 
 def lines(made: Proposal) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,7 @@ def meta(settings: Settings) -> str:
                     **_times(view),
                     **_units(view),
                     **_update_every(view.update_every_ms),
+                    **({"final_after_ms": view.final_after_ms} if view.name in settings.leads else {}),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }

@@ -167,7 +167,7 @@ end
 --   older   the row is behind the stored value, or has less, or it may be a part of a final window that does not exist
 --   closed  the value does not change any more; a correction changes only values that the watermark has closed
 -- stored  nil, or its epoch, batch, amount (readings; of a device the time of its last one), and phase: open, idle (silence alone
---         has closed it) or final; of windows also ends (text), begins and is_part: it lacks the readings before its view began
+--         has closed it), settled (it has left, and readings still count) or final; of windows also ends (text), begins and is_part: it lacks the readings before its view began
 -- row     its amount; of windows ends (a number), ends_text, and begins if they have no end; of sessions state and closed_by;
 --         is_same(row, phase) compares it with the stored value, which few rows need
 -- clock   epoch and batch of the writer, final, is_rebuilding(), and what the writer may do:
@@ -203,7 +203,7 @@ local function verdict(stored, row, clock)
   elseif phase == 'open' then
     return 'write'
   end
-  return (phase == 'idle' or is_part) and 'revise' or 'closed'
+  return (phase ~= 'final' or is_part) and 'revise' or 'closed'
 end
 
 -- Writes rows of one kind, as columns: a.keys, a.ttl (ms) and a.columns[j], the values of the field a.fields[j]; a value may be nil,
@@ -220,8 +220,8 @@ end
 --              one is closed
 -- a.clock      ids: rows are devices. The fields of `early` are kept until `last_seen` has passed them
 -- a.number     rows are corrections: see `verdict` for this and for a.complete and a.last. Epoch, batch and TTL of a value stay
--- A window is closed by the watermark if it ends by `final` of progress. It is closed by silence if it ends by `idle` of progress
--- and its (epoch, batch) is not after that silence. If a window is final and may not be written as it does not exist, the mark
+-- A window is closed by the watermark if it ends by `final` of progress. It is settled if it ends by the time that `settled` of
+-- progress has of its view. It is closed by silence if it ends by `idle` of progress and its (epoch, batch) is not after that silence. If a window is final and may not be written as it does not exist, the mark
 -- `republish` is set, so that the complete window is published. A writer that reads the topic again, under the mark `rebuild`,
 -- sets that mark at its end.
 -- A session that a device had open under an earlier epoch is removed if it is still open and the device's session now begins
@@ -242,15 +242,18 @@ local function write()
 
   local clock = {epoch = epoch, batch = batch, final = -1, corrects = corrects, complete = a.complete, last = a.last}
   function clock.is_rebuilding() return call('EXISTS', KEYS[7]) == 1 end
-  local idle, idle_epoch, idle_batch = -1, nil, nil
+  local idle, idle_epoch, idle_batch, settled = -1, nil, nil, nil
   if ends then
     -- A set of another program fails here, before windows are written.
     for view in pairs(a.views) do call('ZCARD', PREFIX .. 'keys:' .. view) end
-    local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch')  -- the last three are there together
+    -- Those of `idle` are there together.
+    local stored = call('HMGET', KEYS[4], 'final', 'idle', 'idle_epoch', 'idle_batch', 'settled')
+    settled = stored[5] and cjson.decode(stored[5])
     clock.final, idle = tonumber(stored[1] or nil) or -1, tonumber(stored[2] or nil) or -1
     idle_epoch, idle_batch = tonumber(stored[3] or nil), tonumber(stored[4] or nil)
   end
   local closed_until = math.max(clock.final, idle)
+  for _, line in pairs(settled or {}) do closed_until = math.max(closed_until, line) end
   local latest = ends and tonumber(call('GET', KEYS[3]) or nil) or -1
   local known = latest
 
@@ -271,6 +274,8 @@ local function write()
       stored.ends, stored.begins, stored.is_part = values[4], tonumber(values[5] or nil) or -1, a.complete and values[5]
       if its_end <= clock.final then
         stored.phase = 'final'
+      elseif settled and its_end <= (settled[key:match('^window:([^:]*)', #PREFIX + 1)] or -1) then
+        stored.phase = 'settled'
       elseif its_end <= idle and (stored.epoch < idle_epoch or (stored.epoch == idle_epoch and stored.batch <= idle_batch)) then
         stored.phase = 'idle'
       end
@@ -510,23 +515,37 @@ local function written()
 end
 
 -- Writes progress, and a.meta if it has changed. a.waiting is the number of open values that wait, absent for none. With progress all
--- windows that end by `final` are closed, which never falls: a writer that reads the topic again has a smaller watermark than before. Returns {1, or 0 if the stored batch is newer, then the epoch
--- and the batch that were stored before, or '', then `final`}.
+-- windows that end by `final` are closed, which never falls: a writer that reads the topic again has a smaller watermark than before.
+-- a.leads, absent for none, is how far (ms) behind the watermark windows may end that are settled, by view: nor does `settled` of a view
+-- fall, which stays until it is final. Returns {1, or 0 if the stored batch is newer, then the epoch and the batch that were stored
+-- before, or '', then `final`}.
 local function progress()
-  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'final', 'idle')
+  local stored = call('HMGET', KEYS[4], 'epoch', 'batch', 'final', 'idle', 'settled')
   local stored_epoch = tonumber(stored[1] or nil)
   if stored_epoch and is_older(stored_epoch, tonumber(stored[2] or nil) or -1) then
     return {0, stored[1], stored[2], stored[3] or ''}
   end
   local final = tonumber(stored[3] or nil) or -1
-  if tonumber(a.watermark) > final then
-    final = tonumber(a.watermark)
-    announce('progress', KEYS[4])
-  end
+  local has_moved = tonumber(a.watermark) > final
+  if has_moved then final = tonumber(a.watermark) end
   call('HSET', KEYS[4], 'epoch', a.epoch, 'batch', a.batch, 'watermark', a.watermark, 'final', string.format('%.0f', final),
     'offsets', a.offsets, 'reference', a.reference, 'updated', a.updated)
   call('HDEL', KEYS[4], 'writing', 'waiting')
   if a.waiting then call('HSET', KEYS[4], 'waiting', a.waiting) end
+  if a.leads or stored[5] then
+    local lines = {}
+    for view, line in pairs(stored[5] and cjson.decode(stored[5]) or {}) do lines[view] = line > final and line or nil end
+    for view, lead in pairs(a.leads or {}) do
+      local line = tonumber(a.watermark) + lead
+      if line > (lines[view] or final) then lines[view], has_moved = line, true end
+    end
+    if next(lines) then
+      call('HSET', KEYS[4], 'settled', cjson.encode(lines))
+    else
+      call('HDEL', KEYS[4], 'settled')
+    end
+  end
+  if has_moved then announce('progress', KEYS[4]) end
   if (tonumber(stored[4] or nil) or math.huge) <= final then call('HDEL', KEYS[4], 'idle', 'idle_epoch', 'idle_batch') end
   if call('GET', KEYS[8]) ~= a.meta then call('SET', KEYS[8], a.meta) end
   return {1, stored[1] or '', stored[2] or '', string.format('%.0f', final)}

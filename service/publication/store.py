@@ -130,6 +130,7 @@ class Store:
             reference=micro_batch.reference,
             meta=meta(self.settings),
             **({"waiting": str(waiting)} if waiting else {}),
+            **({"leads": dict(self.settings.leads)} if self.settings.leads else {}),
         )
         with tracing.span("redis progress", shard=shard):
             accepted, epoch, batch, final = self.link(shard).run([call], budget, server)[0]

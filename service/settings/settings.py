@@ -21,7 +21,7 @@ from service.settings.redis import Redis
 from service.settings.reference import Reference
 from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section, rule
 from service.settings.views import EVENTS, Sessions, View
-from service.units import Duration
+from service.units import Duration, format_duration
 from state.rules import ENDLESS_MS
 
 _OTLP = rule(
@@ -202,6 +202,12 @@ class Settings(Section):
                     *(self.reference.columns if self.reference is not None else ()),
                 }
                 problems += _unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
+            if (after_ms := view.final_after_ms) is not None and after_ms > self.admission.max_delay_ms:
+                most = format_duration(self.admission.max_delay_ms)
+                problems.append(
+                    f"views.{view.name}.final_after {format_duration(after_ms)} is more than max_delay {most}: a later reading "
+                    "is in no window. Shorten final_after, or lengthen max_delay"
+                )
         problems += _unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
         problems += _unknown(
             "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
@@ -378,6 +384,13 @@ class Settings(Section):
     def closing_views(self) -> tuple[View, ...]:
         """The views whose windows the watermark closes."""
         return tuple(view for view in self.views if not view.is_endless)
+
+    @property
+    def leads(self) -> dict[str, int]:
+        """How long (ms) before they are final windows are settled, by view, of views with `final_after`."""
+        most_ms = self.admission.max_delay_ms
+        after_ms = {view.name: most_ms if view.final_after_ms is None else view.final_after_ms for view in self.views}
+        return {name: most_ms - ms for name, ms in after_ms.items() if ms < most_ms}
 
     @property
     def closing(self) -> tuple[tuple[str, str], ...]:

@@ -95,6 +95,11 @@ class View(Section):
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
     after its end: `check` warns of a shorter time. Default with a time_zone: its longest window, such as 31 d.
     """
+    final_after_ms: NotNegative | None = Field(default=None, alias="final_after", examples=["10 s"])
+    """How far behind the broker's time a reading may be to be in a window when that is settled and leaves for the outlets;
+    at most max_delay. A later reading up to max_delay still counts, and has the window leave again at once, as a revision.
+    Default: max_delay. Windows leave when no reading can change them any more.
+    """
     update_every_ms: NotNegative = Field(default=0, alias="update_every", examples=["30 s"])
     """How long an open window may wait before a change of it is written: it is written at most once in that time. Finals
     and corrections are written at once. Default: every batch writes each window that it changes.
@@ -121,7 +126,9 @@ class View(Section):
     @classmethod
     def _has_windows_for_its_times(cls, value: Any) -> Any:
         is_endless = isinstance(value, Mapping) and value.get("window") == NO_WINDOW
-        if is_endless and (unused := [n for n in ("slide", "retain", "time_zone", "offset") if n in value]):
+        if is_endless and (
+            unused := [n for n in ("slide", "retain", "time_zone", "offset", "final_after") if n in value]
+        ):
             msg = (
                 f"{' and '.join(unused)}: of no window. A view with window = {NO_WINDOW!r} has one value of each key, "
                 "which is kept as long as the view is in the settings"

@@ -564,6 +564,29 @@ def test_what_silence_has_closed_is_closed_and_says_so(target: Target) -> None:
     assert target.read()["closed_by"] == "watermark"
 
 
+def test_a_reading_after_a_window_is_settled_is_a_revision_and_no_settings_open_the_window(target: Target) -> None:
+    def final_after(after_ms: int | None) -> None:
+        views = tuple(view.model_copy(update={"final_after_ms": after_ms}) for view in target.settings.views)
+        target.settings = target.settings.model_copy(update={"views": views})
+
+    final_after(10_000)
+    lead = target.settings.leads["device_1m"]
+    target.write(0, window([20.0]))
+    target.sink(0, watermark_ms=T0 + MINUTE - lead).progress()
+    assert json.loads(target.read("progress")["settled"])["device_1m"] == T0 + MINUTE
+    assert (target.read()["closed_by"], target.read()["revision"]) == ("settled", "0")
+    target.write(1, window([20.0, 21.0]))
+    assert (target.read()["count"], target.read()["closed_by"], target.read()["revision"]) == ("2", "settled", "1")
+    for after_ms in (30_000, None):
+        final_after(after_ms)
+        target.sink(1, watermark_ms=T0 + MINUTE - lead).progress()
+        assert target.read()["closed_by"] == "settled"
+    assert contract.check(target.client, target.prefix) == []
+    target.sink(2, watermark_ms=T0 + MINUTE).progress()
+    assert (target.read()["closed_by"], "settled" in target.read("progress")) == ("watermark", False)
+    assert target.write(3, window([20.0, 21.0, 22.0])).refused_final == 1
+
+
 def test_the_feed_says_that_silence_has_closed_windows_as_long_as_there_may_be_any(target: Target) -> None:
     target.write(1, window([1.0]))
     target.sink(1).progress()

@@ -431,7 +431,7 @@ def kept(values: Values, tmp_path: Path) -> Settings:
     ):
         table = window_table([(view, name, start, [float(value) for value in range(count)])])
         if batch == 4:
-            table = table.append_column(tables.REVISION, pa.array([1], pa.int64()))
+            table = table.append_column("revision", pa.array([1], pa.int64()))
         position = Position.of(MicroBatch(1, batch, 0, {"readings": {0: batch}}, {"readings": {0: batch + 1}}))
         outlet.write(Entry(position, tables.windows(table, {view: Shown(("count", "mean"))}, 1, batch, "watermark")))
     document = values.document | {"outlets": [{"name": "history", "kind": "parquet", "path": str(path)}]}

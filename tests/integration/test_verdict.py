@@ -1,5 +1,6 @@
 """May a row replace the stored value of its key? All cases, by publish.lua on a real Redis and by plain Python."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -60,6 +61,7 @@ class Store:
         clock, stored = case.clock, case.stored
         progress = {"epoch": clock.epoch, "batch": clock.batch, "final": clock.final, "idle": clock.idle}
         progress |= {"idle_epoch": clock.idle_at[0], "idle_batch": clock.idle_at[1]}
+        progress |= {"settled": json.dumps({"v": clock.settled, "other": 9 * END})} if clock.settled >= 0 else {}
         with client.pipeline() as pipe:
             pipe.mset({keys.epoch: clock.epoch, keys.correction: 1})
             pipe.delete(name, keys.progress, keys.rebuild, keys.republish)
@@ -143,6 +145,7 @@ def _combinations(kind: str) -> Iterator[Case]:
         rows: list[dict[str, Any]] = [{"count": 2, "end": END}]
         clocks = _all(final=(-1, END), policy=("stream", "republish", "fill"))
         clocks += _all(idle=(END, 2 * END), idle_at=((2, 4), (1, 9)), policy=("stream", "fill"))
+        clocks += _all(settled=(END, 2 * END), idle=(-1, END), policy=("stream", "fill"))
     elif kind == "endless":
         stored = _all(**known, count=(1, 2, 3), end=(9 * END,), complete_from=(6, 7, 8))
         rows = [{"count": 2, "end": 9 * END, "complete_from": 7}]

@@ -28,7 +28,7 @@ from service.outlets.publication import Outlets, whole
 from service.recompute.job_log import Log
 from service.settings import ParquetOutlet, Settings
 from service.spark.files import Local
-from state import codec, windows
+from state import codec, settled, windows
 from state.layout import Changes, session_schema, status_schema
 from state.statistics import Shown
 from state.window_columns import COLUMNS, PaneReadings, columns_of
@@ -40,7 +40,7 @@ NONE = Position(0, -1)
 
 
 def micro_batch(epoch: int, batch: int, start: int = 0) -> MicroBatch:
-    return MicroBatch(epoch, batch, BASE_MS, {"readings": {0: start}}, {"readings": {0: start + 10}})
+    return MicroBatch(epoch, batch, BASE_MS + 3_600_000, {"readings": {0: start}}, {"readings": {0: start + 10}})
 
 
 def test_a_replayed_batch_is_the_same_and_one_of_a_checkpoint_that_begins_again_is_not() -> None:
@@ -474,6 +474,36 @@ def finals_of(*payloads: bytes) -> Changes:
     return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
 
 
+def test_a_window_that_leaves_before_it_is_final_has_revisions_of_the_state_and_says_that_it_is_settled(
+    begin: Begin, tmp_path: Path
+) -> None:
+    memory = Memory()
+    made = begin(memory, retry_for="30 s")
+
+    def publish(batch: int, ends_ms: int, count: int, revision: int) -> None:
+        changes = codec.unpack_changes(closed("a", count=count))
+        payload = codec.pack_changes(
+            replace(changes, windows=settled.with_revision(changes.windows, np.array([revision])))
+        )
+        made.publish(replace(micro_batch(1, batch, 10 * batch), watermark_ms=ends_ms), [payload])
+
+    before_ms = BASE_MS + 59_999
+    # Silence has closed it first: it is not settled with the same content again, and what follows has larger revisions.
+    made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
+    publish(5, before_ms, 2, 0)
+    publish(6, before_ms, 3, 1)
+    publish(7, before_ms, 4, 2)
+    publish(8, before_ms + 1, 5, 3)
+    assert memory.values == [
+        ("a", 2, 0, "idle"),
+        ("a", 3, 2, "settled"),
+        ("a", 4, 3, "settled"),
+        ("a", 5, 4, "watermark"),
+    ]
+    made.close_idle(micro_batch(1, 8), [], [finals_of(closed("b")).windows])
+    assert {key[2] for key in made._silence.known} == {"b"}, "a is final"
+
+
 def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_revision(
     begin: Begin, tmp_path: Path
 ) -> None:
@@ -725,7 +755,7 @@ def test_corrected_values_leave_while_all_input_is_silent(begin: Begin, tmp_path
     for number in (1, 2):
         outbox = correct(tmp_path, number, closed("a", count=5))
     for _ in range(3):
-        made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z")).windows])
+        made.close_idle(micro_batch(1, 0), [], [finals_of(closed("z", start=BASE_MS + 3_600_000)).windows])
     assert made.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a", "z", "a", "a"]
     assert not recomputed.names(outbox)

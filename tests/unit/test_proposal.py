@@ -169,6 +169,10 @@ def test_lateness_of_the_sample_becomes_the_limit_and_what_is_beyond_it_is_count
     assert made.max_delay_ms == 300_000
     assert proposal.final_after(made).endswith(" after their end (max_delay 5 m + max_ahead 10 s)")
     assert proposal.delays(made).startswith("99 % of the readings are at most ")
+    assert proposal.settled_after(made) == "", "half of the readings are late"
+    made = proposal.propose(readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (100_000 if n % 20 == 0 else 0)))
+    assert proposal.settled_after(made).startswith("90 % of the readings are at most ")
+    assert 'behind: with final_after = "1 s" windows leave 11 s after their end' in proposal.settled_after(made)
     made = proposal.propose(
         readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (10 * 86_400_000 if n % 20 == 0 else 0))
     )

@@ -856,6 +856,28 @@ def test_a_view_whose_windows_are_no_calendar_s_is_refused_with_the_reason(field
     assert problem in line
 
 
+def test_a_view_leads_by_what_its_final_after_is_less_than_max_delay():
+    views = [
+        view(final_after="10 s"),
+        view(name="zero", final_after="0 s"),
+        view(name="same", final_after="1 m"),
+        view(name="none"),
+    ]
+    assert parse(document(views=views)).leads == {"v": 50_000, "zero": 60_000}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"final_after": "2 m"}, "final_after 2 m is more than max_delay 1 m: a later reading is in no window."),
+        ({"window": "none", "final_after": "1 s"}, "final_after: of no window."),
+    ],
+)
+def test_final_after_is_of_windows_and_at_most_max_delay(fields, problem):
+    line, *_ = problems(views=[view(**fields)])
+    assert problem in line
+
+
 FILES = {"name": "files", "kind": "parquet", "path": "x"}
 TOPIC = {"name": "events", "kind": "kafka", "topic": "t", "format": "json"}
 TABLE = {"name": "table", "kind": "jdbc", "url": "jdbc:postgresql://h/d", "table": "t"}

@@ -520,7 +520,7 @@ def test_a_window_that_silence_closed_leaves_again_when_what_it_carries_changes(
     # Windows that only have what is carried into them do not leave.
     assert outbox.load(entry).windows.num_rows == 3
     after = windows.advance(before.open, folded([("a", 9_000, 6.0)], of), BASE_MS + 90_000)
-    left = silence.final(4, asked.of(nothing, after.closed)).windows.to_pylist()
+    left = silence.final(4, asked.of(nothing, after.closed), BASE_MS + 90_000).windows.to_pylist()
     assert sorted((row["key"], row["start"] - BASE_MS, row["count"], row["revision"]) for row in left) == [
         ("a", 0, 2, 1),
         ("a", 30_000, 1, 1),

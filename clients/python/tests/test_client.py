@@ -532,6 +532,19 @@ def test_what_silence_has_closed_is_complete(client: Any, server: Server) -> Non
     assert complete() == (1, "watermark", 0)
 
 
+def test_a_settled_window_is_complete_before_it_is_final(client: Any, server: Server) -> None:
+    for number in range(4):
+        window(server, "site:power:leeds", T0 + number * MINUTE)
+    lines = json.dumps({"site": T0 + 2 * MINUTE, "gone": T0 + 9 * MINUTE})
+    # Silence has closed more; it takes no settled window for its own.
+    for more, causes in (({}, ["", ""]), (silence(T0 + 3 * MINUTE), ["idle", ""])):
+        progress(server, T0 + MINUTE, settled=lines, **more)
+        found = client.windows("site", "leeds", since=T0, measure="power")
+        assert [each.closed_by for each in found] == ["watermark", "settled", *causes]
+        assert client.latest_complete("site", "leeds", "power") == [each for each in found if each.final][-1]
+    assert client.progress().settled == json.loads(lines)
+
+
 def test_only_windows_that_may_be_final_are_looked_at(server: Server) -> None:
     def rounds() -> list[int]:
         found, sent = ask_slowly(server, queries.latest_complete("site", "leeds", "power"))

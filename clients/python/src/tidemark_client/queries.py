@@ -211,9 +211,10 @@ def _newest_final(series: _Series, store: Names, last: int, back: int) -> Callab
 def _final_starts(view: View, progress: Progress, last: int) -> tuple[int, int]:
     """The latest time at which a final window of a key may start, and how far it is behind that at which all are final.
 
-    All that start by `sure` are final. Those that start after it, up to `newest`, are if silence has closed them.
+    All that start by `sure` are final or settled. Those that start after it, up to `newest`, are if silence has closed them.
     """
-    sure, newest = (view.last_closed(until) for until in (progress.final, progress.closed_until))
+    until = progress.settled_until(view)
+    sure, newest = (view.last_closed(each) for each in (until, max(until, progress.closed_until)))
     newest = min(newest, last)
     return newest, max(0, newest - sure)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from tidemark_client import times
@@ -56,6 +57,9 @@ class View:
     """How long a reading holds at most, also in the windows behind it; None if a window has its own readings only."""
     update_every_ms: int = 0
     """How much older than progress an open window may be. A final one never is."""
+    final_after_ms: int | None = None
+    """How far behind the broker's time a reading may be to be in a window when that is settled; None if windows leave when no
+    reading can change them any more."""
 
     @property
     def stored(self) -> str:
@@ -199,7 +203,7 @@ def _view(document: Mapping[str, Any]) -> View:
     shown = document.get("of", name)
     calendar = Calendar(**document["calendar"]) if "calendar" in document else None
     units = document.get("per_ms", 1_000), document.get("wraps_at")
-    times = document.get("carry_for_ms"), int(document.get("update_every_ms", 0))
+    times = document.get("carry_for_ms"), int(document.get("update_every_ms", 0)), document.get("final_after_ms")
     more = statistics, name, complete_from, calendar, *units, *times
     return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more)
 
@@ -217,14 +221,23 @@ class Written:
         return Written(int(fields["epoch"]), int(fields["batch"]), int(fields["updated"]))
 
 
-def closed_by(window: Fields, progress: Fields) -> str:
-    """Why a window is closed, "watermark" or "idle"; "" while it is open. `progress` was read before the window.
+@lru_cache(maxsize=64)
+def _settled(text: str) -> Mapping[str, int]:
+    """The event times by which windows are settled, by view; asked for each window, with one text."""
+    return {view: int(until) for view, until in json.loads(text).items()}
 
-    If the window was read first, a reading could still have come in before the progress that closes it.
+
+def closed_by(window: Fields, progress: Fields, view: str) -> str:
+    """Why a window is closed, "watermark", "settled" or "idle"; "" while it is open. `progress` was read before the window.
+
+    `view` is the view's name in keys. With "settled" later readings still count, and each makes a revision. If the window was
+    read first, a reading could still have come in before the progress that closes it.
     """
     end = int(window["end"])
     if "final" in progress and end <= int(progress["final"]):
         return "watermark"
+    if "settled" in progress and end <= _settled(progress["settled"]).get(view, -1):
+        return "settled"
     if "idle" not in progress or end > int(progress["idle"]):
         return ""
     # What was written after the silence is open again.
@@ -300,7 +313,7 @@ class Window(times.Span):
     @staticmethod
     def of(place: Place, fields: Fields, progress: Fields) -> Window:
         """`progress` was read before `fields`; it is empty where there is none."""
-        cause = closed_by(fields, progress)
+        cause = closed_by(fields, progress, place.view)
         return Window(
             place.view.partition("@")[0],
             place.measure,
@@ -468,7 +481,8 @@ class Progress:
     Windows that end by `final` are closed by the watermark; it never falls. `idle` is the time up to which a silence of all
     input has closed windows and sessions that were written up to the batch (`idle_epoch`, `idle_batch`). These three stay until
     the watermark has passed `idle`; then they are None. `waiting` open values are older than these offsets, by at most
-    `update_every_ms` of their view and the time of a batch.
+    `update_every_ms` of their view and the time of a batch. Windows that end by the time that `settled` has of their view, by its
+    name in keys, are settled.
     """
 
     epoch: int
@@ -482,6 +496,7 @@ class Progress:
     idle_epoch: int | None
     idle_batch: int | None
     waiting: int = 0
+    settled: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
     def of(fields: Fields) -> Progress | None:
@@ -501,6 +516,7 @@ class Progress:
             idle_epoch=_int(fields.get("idle_epoch")),
             idle_batch=_int(fields.get("idle_batch")),
             waiting=int(fields.get("waiting", "0")),
+            settled=_settled(fields.get("settled", "{}")),
         )
 
     @staticmethod
@@ -508,8 +524,8 @@ class Progress:
         """What all shards have; None where one has no progress.
 
         That is the smallest of each: of (epoch, batch), `watermark`, `final`, `closed_until`, `updated`, (`idle_epoch`,
-        `idle_batch`), and of each partition's offsets. `reference` is that of the smallest (epoch, batch). So `silent` is as of
-        the smallest batch: it stays true until all shards have the batch that ends the silence.
+        `idle_batch`), of each view's `settled`, and of each partition's offsets. `reference` is that of the smallest (epoch,
+        batch). So `silent` is as of the smallest batch: it stays true until all shards have the batch that ends the silence.
         """
         found = [each for each in map(Progress.of, shards) if each is not None]
         if len(found) < len(shards) or len(found) == 1:
@@ -530,12 +546,17 @@ class Progress:
             idle_epoch=idle_epoch,
             idle_batch=idle_batch,
             waiting=max(each.waiting for each in found),
+            settled={view: min(each.settled.get(view, final) for each in found) for view in oldest.settled},
         )
 
     @property
     def closed_until(self) -> int:
-        """No window that ends later is closed. Of those that end after `final`, some may be open again."""
+        """No window that ends later is closed, but for settled ones. Of those that end after `final`, some may be open again."""
         return self.final if self.idle is None else max(self.final, self.idle)
+
+    def settled_until(self, view: View) -> int:
+        """All windows of the view that end by then are closed: they are settled or final."""
+        return max(self.final, self.settled.get(view.stored, self.final))
 
     @property
     def silent(self) -> bool:

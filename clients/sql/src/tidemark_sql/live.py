@@ -85,8 +85,11 @@ class Live:
         values |= dict(zip(fields, _turned(replies, len(fields)), strict=True))
         if marks:
             shards = [zlib.crc32(key.encode("utf-8", "backslashreplace")) % len(progress) for key in values["key"]]
-            rows = zip(shards, *(values[name] for name in _CLOSING), strict=True)
-            causes = [closed_by(dict(zip(_CLOSING, each, strict=True)), progress[shard]) for shard, *each in rows]
+            stored = [self.meta.views[name].stored for name in values["view"]]
+            rows = zip(stored, shards, *(values[name] for name in _CLOSING), strict=True)
+            causes = [
+                closed_by(dict(zip(_CLOSING, each, strict=True)), progress[shard], view) for view, shard, *each in rows
+            ]
             values |= {"closed_by": causes, "final": [bool(cause) for cause in causes]}
         return columns.table(schema, len(kept), values)
 

@@ -38,7 +38,7 @@ async def read_view(sources: Sources, query: Query) -> Shown:
     page, matches, earlier, later = keys.page(
         prefix, SIZE, after=query.get("after", ""), before=query.get("before", "")
     )
-    closed_until = progress.closed_until if progress else 0
+    closed_until = max(progress.closed_until, progress.settled_until(view)) if progress else 0
     closed = [_closed(view, start, closed_until) for _, start in page]
     series = await sources.ask_all(
         queries.windows(view.name, key, since=since, until=until, measure=measure)
