@@ -105,6 +105,12 @@ def unpack(column: Blobs) -> Sketches:
     return Sketches(level, np.repeat(np.arange(len(column)), sizes // 2), bins[:, 0], bins[:, 1])
 
 
+def text(sketch: bytes) -> bytes:
+    """Return a sketch as Redis has it: the level, then number:count of each bin."""
+    level, *bins = np.frombuffer(sketch, "<i8").tolist()
+    return b" ".join([b"%d" % level, *map(b"%d:%d".__mod__, zip(bins[::2], bins[1::2], strict=True))])
+
+
 def _merged(level: Ints, owner: Ints, number: Ints, count: Ints) -> Sketches:
     """Return the sketches of these bins, of which several may have one number; `owner` is sorted."""
     order = sorted_by(owner, number)

@@ -22,6 +22,9 @@ DEVICES = "devices"
 TRAIL = "trail"
 """The column that needs the readings of each device in a window, by device."""
 
+SKETCH = "quantiles"
+"""The column with a sketch of values: state/quantiles.py."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shown:
@@ -94,7 +97,7 @@ def _quantile(name: str, share: int) -> Statistic:
         f"smallest value that at least {share} % of the readings do not exceed",
         "measure",
         "none up to 32 different values, then 1 % of itself",
-        ("min", "max", "quantiles"),
+        ("min", "max", SKETCH),
         lambda w: w.quantile(share),
     )
 
@@ -223,6 +226,9 @@ ORDERED = tuple(name for name, each in STATISTICS.items() if each.is_ordered)
 
 REFERRED = tuple(name for name, each in STATISTICS.items() if each.unit in {"measure/s", "measure*s"})
 """The statistics that refer to a time: `per` of their view."""
+
+SKETCHED = tuple(name for name, each in STATISTICS.items() if SKETCH in each.columns)
+"""The statistics of a sketch of values."""
 
 WRAPPED = ("increase", "increase_rate")
 """The statistics of counters that may wrap."""

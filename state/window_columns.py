@@ -20,7 +20,7 @@ import pyarrow as pa
 from state import blobs, distinct, moments, quantiles, trail_groups, trails
 from state.columns import Floats, Ints
 from state.rules import EVENT_MS_LIMIT
-from state.statistics import DEVICES, STATISTICS, TRAIL, with_always
+from state.statistics import DEVICES, SKETCH, STATISTICS, TRAIL, with_always
 
 Values = npt.NDArray[Any]
 Walked = trails.Walked | trail_groups.Together
@@ -191,7 +191,7 @@ COLUMNS: Mapping[str, Column] = {
         _merged_by(np.maximum, "last", pa.int64(), _last),
         _value_at("first_value", "first", np.minimum, _first),
         _value_at("last_value", "last", np.maximum, _last),
-        _lists("quantiles", lambda of: quantiles.fold(of.values, of.starts, of.counts), quantiles.reduce),
+        _lists(SKETCH, lambda of: quantiles.fold(of.values, of.starts, of.counts), quantiles.reduce),
         _lists(DEVICES, _devices, distinct.reduce),
         _lists(
             TRAIL,
@@ -242,7 +242,7 @@ class Kept:
 
     @cached_property
     def _sketches(self) -> quantiles.Sketches:
-        return quantiles.unpack(self["quantiles"])
+        return quantiles.unpack(self[SKETCH])
 
     def quantile(self, share: int) -> Floats:
         """The smallest value that at least `share` percent of the readings do not exceed, never beyond `min` and `max`."""

@@ -4,8 +4,11 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+
+import redis
 
 from load.servers.server_process import PATIENCE
 
@@ -50,7 +53,8 @@ class RedisHistory:
 
     def _run(self) -> None:
         while not self._over.wait(EVERY_S):
-            self._read()
+            with suppress(redis.TimeoutError):  # a step pauses Redis: nothing changes there meanwhile
+                self._read()
 
     def _read(self) -> None:
         with self._lock:

@@ -201,12 +201,17 @@ def _filled(view: ViewVersion, done: Filled) -> ViewVersion:
 
 def since(batch: int, before: Versions, after: Versions) -> Versions:
     """Return the versions `after`; those that have other statistics than `before` have them since this batch."""
-    former = {view.name: view.statistics for view in before.views}
+    former = {view.name: _fields(view) for view in before.views}
     views = tuple(
-        view.model_copy(update={"since": batch}) if former.get(view.name, view.statistics) != view.statistics else view
+        view.model_copy(update={"since": batch}) if former.get(view.name, _fields(view)) != _fields(view) else view
         for view in after.views
     )
     return replace(after, views=views)
+
+
+def _fields(view: View) -> tuple[object, ...]:
+    """Return what determines the fields of a window."""
+    return view.statistics, view.sketches
 
 
 def _moved(versions: Versions, newest_ms: int) -> Versions:

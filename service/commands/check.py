@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def check_file(path: Path) -> list[Line]:
 
 
 def checks(settings: Settings) -> list[Line]:
-    """Run all checks except those that depend on a failed one. Takes about 10 s, most of it Spark's start."""
+    """Run all checks except those that depend on a failed one. Spark starts while those run that do not need it."""
     lines: list[Line] = []
 
     def attempt(name: str, family: type[TidemarkError], steps: Callable[[Settings], Iterator[Line]]) -> bool:
@@ -78,6 +79,7 @@ def checks(settings: Settings) -> list[Line]:
         return not any(line.status == "fail" for line in lines[before:])
 
     machine = attempt("java", SetupError, _java) & attempt("jars", SetupError, _jars)
+    starting = check_spark.start(settings) if machine else None
     attempt("checkpoint", CheckpointError, _checkpoint)
     attempt("metrics", SetupError, _metrics_port)
     attempt("quality", SchemaError, _quality)
@@ -87,10 +89,13 @@ def checks(settings: Settings) -> list[Line]:
     attempt("manifest", CheckpointError, _manifest)
     decodes = attempt("schemas", SchemaError, check_input.mapping)
     attempt("redis", SinkError, _redis)
-    if machine:
+    if starting is not None:
+        expectations = attempt("expectations", SchemaError, _expectations)
+        wait([starting])  # what it raises, the first check that needs Spark raises again
         if answers:
             attempt("kafka in Spark", SourceError, check_spark.kafka)
-        attempt("reference", ReferenceDataError, check_spark.reference)
+        if expectations:
+            attempt("reference", ReferenceDataError, check_spark.reference)
         if settings.outlets:
             attempt("outlets", OutletError, check_spark.outlets)
         if decodes and attempt("plan", SchemaError, check_spark.plan) and answers:
@@ -136,6 +141,18 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
         what = f"metrics.port = {port}: {place} cannot be listened on ({error.strerror})"
         raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
     yield ok("metrics", f"{place} is free" if port else f"{address}, any free port")
+
+
+def _expectations(settings: Settings) -> Iterator[Line]:
+    reference = settings.reference
+    if reference is None:
+        return
+    if reference.expectations is None:
+        rules = "keys are present and unique (`tidemark profile --reference` draws more rules)"
+        yield ok("expectations", f"no file; {rules}")
+        return
+    many = usable(reference.expectations, remedy="Name the file in [reference] expectations")
+    yield ok("expectations", f"{reference.expectations}: {many} expectations")
 
 
 def _running(settings: Settings) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from service import clock
 from service.monitoring import promql
 from service.monitoring.history import History
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
-from service.units import rough_seconds
+from service.units import rough_duration, rough_seconds
 
 AVERAGED = 10
 """Batches of which the phases are averaged."""
@@ -71,7 +71,8 @@ def phases(batches: list[Mapping[str, Any]]) -> str:
 
 def _latency(ms: float) -> str:
     """A quantile that lies beyond the last bound of the histogram is given as this bound."""
-    return f"{'over ' if ms >= LATENCY_BOUNDS_MS[-1] else ''}{ms:,.0f} ms"
+    shown = rough_duration(round(ms) if ms < 1_000 else round(ms / 100) * 100)
+    return f"{'over ' if ms >= LATENCY_BOUNDS_MS[-1] else ''}{shown}"
 
 
 def _rate(batches: list[Mapping[str, Any]]) -> float:

@@ -36,7 +36,9 @@ _BEGINNING = "the beginning of a correction"
 _AGAIN = "Nothing is lost: run it again"
 
 _ROUNDED = frozenset({"sum", "mean", "delta", "rate"})
-_NOT_COMPARED = frozenset({"stddev", "start", "duration", "closed_by", "merged_into", "complete_from", "local_start"})
+_NOT_COMPARED = frozenset(
+    {"stddev", "start", "duration", "closed_by", "merged_into", "complete_from", "local_start", "sketch"}
+)
 """Fields of no statistic, and the deviation, whose rounding has no bound relative to itself: the others tell values apart."""
 _Outcomes = Mapping[bytes | None, tuple[str, int]]
 

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View, ViewVersion
-from state import blobs
+from state import blobs, quantiles
 from state.calendar import local_times
 from state.columns import TOTALS, Floats
 from state.layout import CLOSED
-from state.statistics import ORDERED, SESSION_STATISTICS, STATISTICS, Shown
+from state.statistics import ORDERED, SESSION_STATISTICS, SKETCH, STATISTICS, Shown
 from state.window_columns import COLUMNS, Kept, Totals
 from state.windows import TEXTS
 
@@ -158,6 +158,8 @@ def window_rows(
     local = local_starts(columns, {view.name: view.time_zone for view in views if view.time_zone is not None})
     if local is not None:
         fields["local_start"], is_partly = texts(local), is_partly or local.null_count > 0
+    if sketched := [view.name for view in views if view.sketches]:
+        fields["sketch"], is_partly = _sketches(columns, sketched), True
     marks = _marks(columns, views)
     if marks is not None:
         fields["complete_from"], is_partly = texts(decimal(marks)), True
@@ -196,6 +198,17 @@ def local_starts(columns: Mapping[str, Any], zones: Mapping[str, str]) -> Any:
         local[own] = local_times(columns["start"].to_numpy()[own], zone)
         is_absent[own] = False
     return None if is_absent.all() else pa.array(local, pa.string(), mask=is_absent)
+
+
+def _sketches(columns: Mapping[str, Any], views: Sequence[str]) -> Texts:
+    """Return the sketch of each window of these views, None of other windows and of those that began without a quantile."""
+    if SKETCH not in columns:
+        return [None] * len(columns["view"])
+    own = pc.is_in(columns["view"], pa.array(views, pa.string())).to_numpy(zero_copy_only=False)
+    return [
+        quantiles.text(each) if each and is_own else None
+        for each, is_own in zip(_numpy(columns[SKETCH]), own, strict=True)
+    ]
 
 
 def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:

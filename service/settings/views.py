@@ -91,6 +91,10 @@ class View(Section):
     """The value at which a counter begins again at 0: 65536 for 16 bits, 100000 for five digits. A step down is then a
     wrap: `increase` and `increase_rate` count up to there, and on from 0. Default: none, a step down counts from 0.
     """
+    sketches: bool = False
+    """Whether a window in Redis has a sketch of its values, from which a reader computes quantiles of longer spans: some
+    0.5 KB for each window, up to 50 KB. It needs median, p95 or p99.
+    """
     retain_ms: Positive = Field(default=86_400_000, alias="retain")
     """How long a window stays in Redis after its end; not with window = "none". A window is final max_delay + max_ahead
     after its end: `check` warns of a shorter time. Default with a time_zone: its longest window, such as 31 d.
@@ -182,6 +186,7 @@ class View(Section):
         for name, is_set, needed in (
             ("per", self.per != "s", statistics.REFERRED),
             ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),
+            ("sketches", self.sketches, statistics.SKETCHED),
         ):
             if is_set and not any(each in needed for each in self.statistics):
                 yield f"{name}: of no statistic that it changes; these are {', '.join(needed)}"

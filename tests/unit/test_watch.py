@@ -54,7 +54,7 @@ def test_state_rate_lag_phases_rejects_and_alerts_are_on_one_screen(service: Ser
     assert "2: 1,000 records" in text
     assert "nearest to an alert" in text
     assert "18: late 18" in text
-    assert "p99 over 60,000 ms" in text
+    assert "p99 over 60 s" in text
     assert "publish" in next(line for line in text.splitlines() if line.strip().startswith("phases"))
     assert "TidemarkNotRunning" not in text
     service.metrics.query_running.set(0)

@@ -15,7 +15,9 @@ from tidemark_dashboard.sources import Sources, Topic
 LEAST_S = 1.0
 """Between two renderings of a page."""
 REST = 39.0
-"""After each rendering all pages rest for so many times its length: together they take a fortieth of a core."""
+"""After each rendering all pages rest for so many times its CPU time: together they take a fortieth of a core."""
+LONGEST_S = 30.0
+"""No rest is longer."""
 BEAT_S = 5.0
 """Between two messages to a browser, at most: one that hears nothing for longer has lost the connection."""
 MOST = 200
@@ -84,9 +86,9 @@ class Live:
     async def _run(self) -> None:
         while True:
             async with self._turn:
-                began = time.monotonic()
+                used_s = time.thread_time()  # a Redis that hangs takes time, and no CPU
                 await self._refresh()
-                await asyncio.sleep(REST * (time.monotonic() - began))
+                await asyncio.sleep(min(LONGEST_S, REST * (time.thread_time() - used_s)))
             await asyncio.sleep(LEAST_S)
             await self._changed.wait()
 

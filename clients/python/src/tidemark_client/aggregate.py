@@ -7,15 +7,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Callable
 
+from tidemark_client.sketch import quantiles
 from tidemark_client.times import Span
 from tidemark_client.values import View, Window
+
+_PERCENTS = (50, 95, 99)
 
 
 @dataclass(frozen=True)
 class Aggregate(Span):
     """Readings of one measure and key in `windows` windows, from the `start` of the first to the `end` of the last.
 
-    A statistic is None where a window lacks what it is computed from. Quantiles and numbers of different devices are not merged.
+    A statistic is None where a window lacks what it is computed from: quantiles need a view with `sketches`. Numbers of different
+    devices are not merged.
     `final` says that all the windows are.
     """
 
@@ -35,6 +39,9 @@ class Aggregate(Span):
     last: int
     first_value: float | None
     last_value: float | None
+    median: float | None
+    p95: float | None
+    p99: float | None
     final: bool
 
 
@@ -56,6 +63,11 @@ def merged(windows: list[Window]) -> Aggregate | None:
     sums = [_sum(each) for each in windows]
     total = None if any(each is None for each in sums) else math.fsum(each for each in sums if each is not None)
     mean = None if total is None or not count else total / count
+    least, most = _of(min, [each.min for each in windows]), _of(max, [each.max for each in windows])
+    sketches = [each.sketch for each in windows if each.sketch is not None]
+    known = quantiles(sketches, _PERCENTS) if len(sketches) == len(windows) else [None] * len(_PERCENTS)
+    # Of a bin the middle is shown, which may be beyond the only value in it.
+    median, p95, p99 = (_within(each, least, most) for each in known)
     return Aggregate(
         oldest.view,
         oldest.measure,
@@ -66,15 +78,25 @@ def merged(windows: list[Window]) -> Aggregate | None:
         count=count,
         sum=total,
         mean=mean,
-        min=_of(min, [each.min for each in windows]),
-        max=_of(max, [each.max for each in windows]),
+        min=least,
+        max=most,
         stddev=None if mean is None else _stddev(windows, count, mean),
         first=oldest.first,
         last=newest.last,
         first_value=oldest.first_value,
         last_value=newest.last_value,
+        median=median,
+        p95=p95,
+        p99=p99,
         final=all(each.final for each in windows),
     )
+
+
+def _within(value: float | None, least: float | None, most: float | None) -> float | None:
+    if value is None:
+        return None
+    value = value if least is None else max(value, least)
+    return value if most is None else min(value, most)
 
 
 def _sum(window: Window) -> float | None:

@@ -304,6 +304,8 @@ class Window(times.Span):
     before its view was added; it is written again with them."""
     local_start: str = ""
     """`start` on the clock of the view's zone, as ISO 8601; "" in a view without one."""
+    sketch: str | None = None
+    """Of a view with `sketches`: what quantiles of several windows are computed from."""
 
     @property
     def last_time(self) -> datetime:
@@ -327,6 +329,7 @@ class Window(times.Span):
             revision=int(fields.get("revision", "0")),
             written=Written.of(fields),
             local_start=fields.get("local_start", ""),
+            sketch=fields.get("sketch"),
             **{name: read(fields.get(name)) for name, read in _OPTIONAL},
         )
 

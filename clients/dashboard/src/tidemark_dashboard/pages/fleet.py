@@ -43,7 +43,10 @@ async def read(sources: Sources, query: Query) -> Shown:
     survey = fleet.survey(chosen, by)
     number = _number(query.get("page", ""), len(survey.ids))
     ids = fleet.page(survey.ids, order, number * SIZE, SIZE)
-    await sources.look()
+    if await sources.look() is None and not ids:
+        await (
+            sources.meta()
+        )  # raises where Redis has no values of a service: the page waits instead of counting 0 devices
     found = await sources.ask_all(queries.device(each) for each in ids)
     for each, device in zip(ids, found, strict=True):
         fleet.note(each, device)
