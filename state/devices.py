@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from state import waiting
 from state.columns import Array, Block, Bools, Codes, Floats, Ints, combine_last, floats, ints, nullable
-from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, TOLD, device_schema, status_schema
+from state.layout import LIMITS, OFFLINE, ONLINE, QUIET, TOLD, TRANSITIONS, device_schema, status_schema
 from state.waiting import Pace, Phases
 
 _WORDS = pa.array([ONLINE, QUIET, OFFLINE])
@@ -37,6 +37,7 @@ class Devices:
         self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
         self._session_before = self.session.copy()
         self._touched = np.zeros(len(names), np.bool_)
+        self._readings: Codes = np.zeros(0, np.int32)
         self._told: Ints | None = None
         self._measure_gap: Ints = self.gap
         self.due = _padded(waiting.due_now(table, pace, every_ms), room)
@@ -54,6 +55,7 @@ class Devices:
         heads = np.flatnonzero(np.diff(ordered, prepend=-1))
         rows = ordered[heads]
         self._touched[rows] = True
+        self._readings = rows
         self.gap[rows], self.interval[rows] = gap[order][heads], interval[order][heads]
         self.last_seen[rows] = np.maximum(self.last_seen[rows], np.maximum.reduceat(runs.last[order], heads))
         for measure, stat in runs.stats.items():
@@ -151,6 +153,48 @@ class Devices:
                 *self._measure_statuses(rows, measures),
             ],
             schema=status_schema(measures, by_measure=self._told is not None),
+        )
+
+    def transitions(self, watermark_ms: int, gap: Ints) -> pa.Table:
+        """TRANSITIONS of the step, without regard to what waits. `gap` has the gap of each device."""
+        before = np.where(self._session_before < 0, 2, self._quiet_before)
+        before[self._known :] = -1
+        word = np.where(self.session < 0, 2, self.quiet)
+        is_reading = np.zeros(len(word), np.bool_)
+        is_reading[self._readings] = True
+        begins = np.where((before < 0) | (before == 2), self.session, self.last_seen)
+        tables = [self._transitions("status", before, word, self.last_seen, begins, gap, is_reading)]
+        if self._told is not None:
+            told = _padded(ints(self._table, TOLD), len(word) - self._known)
+            line_ms = np.full_like(told, watermark_ms)
+            for measure, at in self.at.items():
+                at_before = _padded(ints(self._table, f"{measure}.at"), len(word) - self._known)
+                before = np.where(at_before < 0, -1, self._word(at_before, told))
+                word = np.where(at < 0, -1, self._word(at, line_ms))
+                tables.append(self._transitions(f"{measure}.status", before, word, at, at, gap, at != at_before))
+        return pa.concat_tables(tables)
+
+    def _transitions(
+        self, field: str, before: Ints, word: Ints, last: Ints, begins: Ints, gap: Ints, is_reading: Bools
+    ) -> pa.Table:
+        """Return the rows of a status; `before` and `word` are places in _WORDS, -1 for none."""
+        rows = np.flatnonzero((before != word) | is_reading)
+        at = np.choose(word[rows], [begins[rows], (last + self.interval)[rows], (last + gap)[rows]])
+        was, status = (
+            pa.DictionaryArray.from_arrays(pa.array(codes[rows].astype(np.int8), mask=codes[rows] < 0), _WORDS)
+            for codes in (before, word)
+        )
+        return pa.Table.from_arrays(
+            [
+                self.names.take(rows),
+                pa.repeat(field, len(rows)),
+                was.cast(pa.string()),
+                status.cast(pa.string()),
+                pa.array(last[rows]),
+                pa.array(at),
+                pa.array(is_reading[rows]),
+            ],
+            schema=TRANSITIONS,
         )
 
     def _measure_statuses(self, rows: Ints, measures: tuple[str, ...]) -> list[Array]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state import windows
-from state.layout import OPEN, Changes, session_schema, status_schema
+from state.layout import OPEN, TRANSITIONS, Changes, session_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,16 @@ class Finals:
     views: frozenset[str] = frozenset()
     sessions: bool = False
 
-    def of(self, sessions: pa.Table, leaving: pa.Table) -> Changes:
-        """Return the closed sessions among a step's session changes, and the windows among those that leave; no devices.
+    def of(self, sessions: pa.Table, leaving: pa.Table, transitions: pa.Table | None = None) -> Changes:
+        """Return the closed sessions among a step's session changes, the windows among those that leave, and transitions.
 
         A session that became part of another one (`merged`) is among them: silence may have closed it before.
         """
         kept = sessions.filter(pc.not_equal(sessions["state"], OPEN)) if self.sessions else sessions.slice(0, 0)
         if not kept.num_rows:
             kept = session_schema(()).empty_table()
-        return Changes(kept, status_schema(()).empty_table(), windows.with_readings(of_views(leaving, self.views)))
+        devices = TRANSITIONS.empty_table() if transitions is None else transitions
+        return Changes(kept, devices, windows.with_readings(of_views(leaving, self.views)))
 
 
 def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:

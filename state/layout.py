@@ -37,13 +37,15 @@ class Changes:
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
     windows   `state.windows.SCHEMA`: windows that got readings, with all that they have now
+    transitions  TRANSITIONS of the step with `Rules.has_transitions`, None for none; state/codec.py does not pack them
 
-    Where values wait (state/waiting.py), these are the values that leave in the step.
+    Where values wait (state/waiting.py), these are the values that leave in the step; transitions never wait.
     """
 
     sessions: pa.Table
     devices: pa.Table
     windows: pa.Table = field(default_factory=window_tables.empty)
+    transitions: pa.Table | None = None
 
     def __bool__(self) -> bool:
         return any(table.num_rows for table in (self.sessions, self.devices, self.windows))
@@ -95,6 +97,22 @@ def session_schema(measures: Iterable[str]) -> pa.Schema:
         TOTALS,
     )
 
+
+TRANSITIONS = pa.schema(
+    [
+        pa.field("device", pa.string(), nullable=False),
+        pa.field("field", pa.string(), nullable=False),
+        pa.field("was", pa.string()),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("last", pa.int64(), nullable=False),
+        pa.field("at", pa.int64(), nullable=False),
+        pa.field("is_reading", pa.bool_(), nullable=False),
+    ]
+)
+"""Statuses before and after a step, of those that have changed or got a reading (`is_reading`). `field` is "status" for a device,
+"<measure>.status" for a measure. `was` is null for a device that the state did not have, and for a measure without an earlier
+reading. `last` is the time of the last reading. `at` is the time from which the status holds: that of the last reading, or a gap
+or an expected interval after it. Of a device that comes online it is the start of its session."""
 
 LIMITS = ("gap", "interval", "quiet")
 TOLD = "told"

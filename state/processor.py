@@ -100,7 +100,7 @@ class BucketProcessor(StatefulProcessor):
             out.append((SIZE, sizes + json.dumps(_by_view(after)).encode()))
         if changes:
             out.append((CHANGES, codec.pack_changes(changes)))
-        if self._finals is not None and (finals := self._finals.of(changes.sessions, leaving)):
+        if self._finals is not None and (finals := self._finals.of(changes.sessions, leaving, changes.transitions)):
             out.append((FINALS, codec.pack_changes(finals)))
         return out
 

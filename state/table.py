@@ -168,7 +168,8 @@ def advance(
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
 
     # 5
-    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures))
+    transitions = devices.transitions(watermark_ms, gap) if rules.has_transitions else None
+    changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), transitions=transitions)
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]
     is_holding = bool(rules.devices_every_ms) or pace.is_holding

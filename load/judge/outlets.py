@@ -33,6 +33,9 @@ def check_outlets(right: Expected, rules: Rules, outlets: list[Mapping[str, Any]
     for outlet in outlets:
         name = str(outlet["name"])
         rows = [_plain(row) for row in read(outlet, rules)]
+        if outlet.get("states"):
+            _check_states(name, rows, right, verdict)
+            continue
         if outlet.get("sessions"):
             wanted: Mapping[Key, Any] = {key: value for key, value in right.sessions.items() if value.closed_by}
             names: tuple[str, ...] = ("device", "start")
@@ -62,6 +65,27 @@ def read(outlet: Mapping[str, Any], rules: Rules) -> Iterator[Row]:
         decoder = Json()
         for record in records(rules, [outlet["topic"]], outlet.get("bootstrap")):
             yield decoder.read(record.value or b"")
+
+
+def _check_states(name: str, rows: Sequence[Row], right: Expected, verdict: Verdict) -> None:
+    """Each row begins with the status of the one before, and the last one is the status that is expected."""
+    wanted = {(device, "status"): known.status for device, known in right.devices.items()}
+    wanted |= {
+        (device, f"{measure}.status"): status
+        for device, known in right.devices.items()
+        for measure, status in known.statuses.items()
+    }
+    last: dict[Key, str] = {}
+    for row in sorted(rows, key=lambda row: (int(row["epoch"]), int(row["batch"]), int(row["at"]))):
+        key = row["device"], row["field"]
+        was = row.get("was")
+        if was != last.get(key, was) or was == row["status"]:
+            verdict.add("outlet.differences", f"{name}: {key}: {dict(row)} does not follow {last.get(key)}")
+        last[key] = row["status"]
+    verdict.compared[f"outlet {name}"] = len(wanted)
+    for key, status in wanted.items():
+        if last.get(key) != status:
+            verdict.add("outlet.missing", f"{name}: {key} is {last.get(key)}, expected {status}")
 
 
 def _check(

@@ -195,6 +195,16 @@ MUTATIONS = (
         (_UNIT + "test_a_replayed_batch_is_the_same_and_one_of_a_checkpoint_that_begins_again_is_not",),
     ),
     Mutation(
+        "states-told-twice",
+        "what a batch changes of the statuses that have left is forgotten when the process dies after it",
+        "an alarm gets the return of a device again, from an outage that is over",
+        ("P1",),
+        (Edit("service/outlets/transitions.py", "        after.settle(committed)\n", ""),),
+        (
+            "tests/unit/test_transitions.py::test_silence_takes_a_device_offline_once_and_its_next_reading_brings_it_back",
+        ),
+    ),
+    Mutation(
         "outlet-row-refused-stops",
         "an outlet that refuses a row takes the row again and again",
         "later finals of all views wait behind one row for ever",

@@ -42,7 +42,7 @@ from service.spark import batch_context
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
 from state import codec, reader, settled, waiting
-from state.layout import Changes, session_schema
+from state.layout import TRANSITIONS, Changes, session_schema
 from state.rules import ENDLESS_MS
 from state.watermark import EventTime
 from state.windows import concat
@@ -218,18 +218,23 @@ class Builders:
             self._windows = [
                 waiting.without(settled.not_left(state.windows)) for _, state in reader.states(self._spark, checkpoint)
             ]
+        told = [TRANSITIONS.empty_table()]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             self._tables.keep(number, state)
             self._take_changes(changes, "idle")
+            told += [] if changes.transitions is None else [changes.transitions]
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
         entry = self._silence.close(
-            Position(1, self._steps - 1), asked.of(session_schema(()).empty_table(), due), Scope({})
+            Position(1, self._steps - 1),
+            asked.of(session_schema(()).empty_table(), due, pa.concat_tables(told)),
+            Scope({}),
         )
         if entry is not None:
-            self._leave(self._silence.outbox.load(entry).windows, "idle")
+            left = self._silence.outbox.load(entry)
+            self._leave(left.windows, left.states, "idle")
         self._finish(line_ms, "idle")
 
     def _finish(self, line_ms: int, closed_by: str) -> None:
@@ -243,6 +248,7 @@ class Builders:
 
     def _take(self, frame: DataFrame, batch: int) -> None:
         before, folder = self._times.before(batch), self._folder / "checkpoint"
+        self._silence.transitions.begin(batch)
         seen_keys.clear(folder, self._settings.buckets, batch)
         distinct = str(folder), batch, 1, seen_keys.floor_ms(before, self._settings.admission)
         values = ColumnValues.of(self._spark.sparkContext, self._settings, self._times.files)
@@ -261,7 +267,7 @@ class Builders:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
             elif row["kind"] == row_schemas.FINALS:
                 finals = self._silence.final(batch, codec.unpack_changes(row["payload"]), after.watermark_ms)
-                self._leave(finals.windows, "watermark", after.watermark_ms)
+                self._leave(finals.windows, finals.devices, "watermark", after.watermark_ms)
             elif row["kind"] == row_schemas.COUNTS:
                 self._hush.admitted += task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED)
             elif row["kind"] == row_schemas.REJECTS:
@@ -269,7 +275,7 @@ class Builders:
                     item = reject(each["offset"] - self._begins + 1, each["index"])
                     self._output[item] = {"reason": each["reason"]}
 
-    def _leave(self, windows: pa.Table, closed_by: str, watermark_ms: int = ENDLESS_MS) -> None:
+    def _leave(self, windows: pa.Table, states: pa.Table, closed_by: str, watermark_ms: int = ENDLESS_MS) -> None:
         """As service/outlets/delivery.py does."""
         shown = {view.name: view.shown for view in self._settings.views}
         rows = outlet_tables.windows(windows, shown, 1, self._steps, closed_by, watermark_ms=watermark_ms)
@@ -277,6 +283,8 @@ class Builders:
             start_ms = round(each["start"].timestamp() * 1000)
             item = f"left {each['view']}/{each['measure']}/{each['key']}/{start_ms}"
             self._output[item] = {name: each[name] for name in FIELDS["left"]}
+        for each in states.to_pylist():
+            self._output[f"told {each['device']}/{each['field']}"] = {name: each[name] for name in FIELDS["told"]}
 
     def _take_changes(self, changes: Changes, closed_by: str) -> None:
         for each in changes.sessions.to_pylist():

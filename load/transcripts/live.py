@@ -29,6 +29,7 @@ from load.transcripts.profile import (
     IDLE_AFTER_MS,
     KEPT,
     REFERENCE,
+    STATES,
     VIEWS,
     changed,
     outlets,
@@ -272,10 +273,17 @@ class Live:
                 yield f"device {name}", _device(fields)
 
     def _has_left(self) -> bool:
-        return self.testbed.metrics().get(f'tidemark_outlet_pending_batches{{outlet="{KEPT}"}}', 1.0) == 0
+        metrics = self.testbed.metrics()
+        return all(
+            metrics.get(f'tidemark_outlet_pending_batches{{outlet="{each}"}}', 1.0) == 0 for each in (KEPT, STATES)
+        )
 
     def _left(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The newest row of each window in the outlet."""
+        """The newest row of each window in the outlet, and of each status."""
+        files = sorted((self.testbed.folder / STATES).rglob("[!.]*.parquet"), key=lambda file: file.name)
+        for row in (row for file in files for row in _rows_of(file)):
+            told = {name: row[name] for name in FIELDS["told"]} | {"at": round(row["at"].timestamp() * 1000)}
+            yield f"told {row['device']}/{row['field']}", told
         folder = self.testbed.folder / "outlet"
         files = sorted(folder.rglob("view=*/*/[!.]*.parquet"))
         rows = [row for file in files for row in _rows_of(file)]

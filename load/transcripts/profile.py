@@ -131,6 +131,8 @@ KEPT = "kept"
 """The name of the outlet."""
 LEAVING = (KEPT, "soon")
 """The views whose windows go to the outlet."""
+STATES = "states"
+"""The outlet of changes of statuses, and the name among a transcript's views of one that looks at them."""
 COLUMNS = ("site", "expects")
 REFERENCE: Mapping[str, Any] = {
     "query": "select device_id, type, installed, site, expects from devices",
@@ -179,9 +181,12 @@ def changed(views: Iterable[Mapping[str, Any]], change: Mapping[str, Any]) -> tu
 
 
 def outlets(folder: Path) -> list[dict[str, Any]]:
-    """The outlet of the settings, of files in a folder."""
-    path = str(folder / "outlet")
-    return [{"name": KEPT, "kind": "parquet", "path": path, "views": [*LEAVING], "when_away": "wait"}]
+    """The outlets of the settings, of files in folders: the windows of views, and states."""
+    kept, states = (str(folder / name) for name in ("outlet", STATES))
+    return [
+        {"name": KEPT, "kind": "parquet", "path": kept, "views": [*LEAVING], "when_away": "wait"},
+        {"name": STATES, "kind": "parquet", "path": states, "states": True, "when_away": "wait"},
+    ]
 
 
 def known(transcripts: Iterable[Transcript]) -> list[tuple[str, str, str | None]]:

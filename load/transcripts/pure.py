@@ -8,23 +8,28 @@ and the clock add are three rules:
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
     a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings. With
     `final_after` it is closed when it is settled, and each reading until it is final makes a revision
+    a status that readers see leaves when it has changed; without a reading none goes back
 
 Views that change are in view_changes.py. All records are taken again then: the filter of a view is asked about each of them.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from load.judge import oracle
-from load.judge.rules import Reference, Rules, views_of
+from load.judge.rules import Reference, Rules, amount, views_of
 from load.transcripts.profile import LEAVING, VIEWS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject
 from load.transcripts.view_changes import Shown, ViewChanges
 
 Items = dict[str, Fields]
+_Device = tuple[int, Mapping[str, tuple[float, int]], Sequence[tuple[int, int]]]
+"""Of a device its last reading, the last value of each measure with its time, and starts and counts of its sessions."""
+PLACES = ("online", "quiet", "offline")
+"""In the order in which a status moves on without a reading."""
 
 
 class Pure:
@@ -47,6 +52,7 @@ class Pure:
         self._left: Items = {}
         self._settled: dict[str, object] = {}
         self._settled_unchanged: set[str] = set()
+        self._told: dict[str, tuple[Fields, tuple[int, object] | None]] = {}
         self._begin()
 
     def begin(self, transcript: Transcript) -> None:
@@ -128,12 +134,39 @@ class Pure:
         if line_ms is not None:
             silenced, _ = self._there(line_ms)
             self._idle |= {item: (contents[item], each) for item, each in silenced.items() if each != there[item]}
+        self._tell(there, contents)
         there |= {item: fields for item, (_, fields) in self._idle.items()}
         for item, fields in there.items():
             if not item.startswith("device "):
                 there[item] = {**fields, "revision": self._revisions[item]}
         self._leave(there)
-        return {**there, **self._left, **self._rejects, **dict(self.views.items())}
+        told = {item: fields for item, (fields, _) in self._told.items()}
+        return {**there, **self._left, **told, **self._rejects, **dict(self.views.items())}
+
+    def _tell(self, there: Items, contents: Mapping[str, object]) -> None:
+        """Note each status that readers see now, if it is another one than before, with the event time since when."""
+        for item in [each for each in there if each.startswith("device ")]:
+            device, shown = item.removeprefix("device "), self._idle.get(item, (None, there[item]))[1]
+            last_seen, values, sessions = cast("_Device", contents[item])
+            lasts = {"status": last_seen, **{f"{measure}.status": at for measure, (_, at) in values.items()}}
+            for field, last in lasts.items():
+                before, known = self._told.get(f"told {device}/{field}", ({"status": None}, None))
+                now = last, sessions if field == "status" else None
+                is_reading = now != known
+                was, status = before["status"], shown[field]
+                if was == status or not (is_reading or PLACES.index(status) > PLACES.index(was)):
+                    if is_reading and was is not None:
+                        self._told[f"told {device}/{field}"] = before, now
+                    continue
+                interval = self._reference.get(device, {}).get(self._rules.expected_interval or "")
+                limits = {"offline": self._rules.gap_ms, "quiet": amount(interval or "0 s"), "online": 0}
+                at = last + limits[status]
+                if field == "status" and status == "online" and was in {None, "offline"}:
+                    start = max(start for start, _ in sessions)
+                    at = start if known is None or start > known[0] else last
+                why = "reading" if is_reading else "idle" if item in self._idle else "watermark"
+                told = {"status": status, "was": was, "at": at, "why": why}
+                self._told[f"told {device}/{field}"] = told, now
 
     def _leave(self, there: Items) -> None:
         for item, fields in there.items():
@@ -164,9 +197,10 @@ class Pure:
         contents |= {item: content(fields) for item, fields in items.items()}
         for name, known in expected.devices.items():
             values = {measure: value for measure, (value, _) in known.values.items()}
+            lasts = dict(known.values)
             statuses = {f"{measure}.status": status for measure, status in known.statuses.items()}
             items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values, **statuses}
-            contents[f"device {name}"] = known.last_seen, values, of_device.get(name)
+            contents[f"device {name}"] = known.last_seen, lasts, of_device.get(name)
         return items, contents
 
 

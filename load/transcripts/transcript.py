@@ -17,6 +17,7 @@
           reject 3: no_time             # the third record of the transcript
           reject 6#1: no_device         # element 1 of the array in the sixth one
           left kept/temperature/a/0: {count: 2, revision: 0}    # the newest row of a window in the outlet, of the view `kept`
+          told a/status: {status: online, was: offline, at: 5, why: reading}    # in the outlet of states, with the view `states`
         watermark: -20                  # in s; only checked when it is given
       - change: {hot: {by: [device], window: 1 m}}      # keys of views in the settings; null removes a view
         expect:
@@ -92,6 +93,7 @@ FIELDS = {
         "local_start",
     ),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
+    "told": ("status", "was", "at", "why"),
     "session": ("state", "count", "last", "reason", "closed_by", "revision"),
     "device": (
         "status",
@@ -104,6 +106,7 @@ FIELDS = {
 SHORT = {
     "window": "count",
     "left": "count",
+    "told": "status",
     "session": "state",
     "device": "status",
     "reject": "reason",
@@ -226,6 +229,9 @@ class Transcript:
             elif kind == "view":
                 if self.changes_views and name in self.views:
                     yield item, self._marked(fields)
+            elif kind == "told":
+                if "states" in self.views and name.startswith(prefix):
+                    yield f"told {name.removeprefix(prefix)}", {**fields, "at": self.seconds(fields["at"])}
             elif name.startswith(prefix):
                 device, slash, start = name.removeprefix(prefix).partition("/")
                 yield (

@@ -21,11 +21,17 @@ def rules(settings: Settings) -> Rules:
         measures=settings.measures,
         endless=frozenset(settings.endless),
         by_measure=sessions.measure_status,
+        has_transitions=has_states(settings),
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
         update_every={view.name: view.update_every_ms for view in settings.views},
         devices_every_ms=sessions.update_every_ms,
         leads=settings.leads,
     )
+
+
+def has_states(settings: Settings) -> bool:
+    """Return whether an outlet takes changes of statuses."""
+    return any(outlet.content == "states" for outlet in settings.outlets)
 
 
 def longest_gap_ms(settings: Settings) -> int:

@@ -114,7 +114,7 @@ class IdleCloser(SideJob):
         if line_ms is None:
             return
         tables = self._tables(committed.batch)
-        outcome, closed = Outcome(), list[pa.Table]()
+        outcome, closed = Outcome(), list[Changes]()
         for number in tables.due(line_ms):
             with self._term.write_lock:
                 sink = self._sink(line_ms)
@@ -123,7 +123,7 @@ class IdleCloser(SideJob):
                 state, changes = tables.step(number, line_ms)
                 outcome += sink.write([_row(changes)])
                 tables.keep(number, state)
-                closed.append(changes.sessions)
+                closed.append(changes)
         with self._term.write_lock:
             sink = self._sink(line_ms)
             if sink is None:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from service import clock
+from service.aggregation.sessions import has_states
 from service.checkpoint.document import Document
 from service.micro_batch import MicroBatch
 from service.pipeline.side_job import SideJob
@@ -78,6 +79,9 @@ class NeverSent(SideJob):
         snapshot = self._term.snapshot
         if snapshot is None:
             return
+        outlets = self._term.outlets if has_states(self._term.settings) else None
+        if outlets is not None:
+            outlets.look()
         folder = snapshot_folder(self._term.spark, self._term.settings.service.checkpoint)
         known = frozenset((DOCUMENT.read(folder) or Sent()).devices)
         store = self._store(snapshot.version)
@@ -92,6 +96,9 @@ class NeverSent(SideJob):
             DOCUMENT.write(folder, Sent(sent))  # before the marks are removed: a repeat finds either
         absent = {*expected} - {*sent}
         self._unlist(store, absent)
+        if outlets is not None:
+            with self._term.write_lock:
+                outlets.expect(absent)
         self._term.metrics.never_sent(len(absent))
         if self._listed is None or len(absent) > self._count:
             _log.info("%d of %d devices of the reference have never sent a reading", len(absent), len(expected))

@@ -241,9 +241,6 @@ class Runner:
             filler = Filler(term, parts.views.filled)
             cleanup.callback(filler.close)
             filler.start()
-            never_sent = NeverSent(term)
-            cleanup.callback(never_sent.close)
-            never_sent.start()
             term.outlets = publication.of_term(
                 spark, settings, epoch, position.batch - 1 if position else -1, self.metrics
             )
@@ -251,6 +248,9 @@ class Runner:
                 cleanup.callback(term.outlets.close)
                 self.metrics.outlets.watch(term.outlets.progress)
                 term.outlets.start()
+            never_sent = NeverSent(term)
+            cleanup.callback(never_sent.close)
+            never_sent.start()
             parts.activity_log.query_starts(epoch, position, settings.views)
             QueryRun(parts, term, self._lease, self._backoff, self._stop).run(idle_closer, lag, retention_ms, care)
 

@@ -216,9 +216,11 @@ class Delivery:
         position = finals.position
         stamp = position.epoch, position.batch, finals.closed_by
         rows = tables.windows_schema().empty_table()
-        if self.options.sessions:
+        if self.options.content == "sessions":
             if finals.sessions.num_rows:
                 rows = tables.sessions(finals.sessions, self._measures, *stamp)
+        elif self.options.content == "states":
+            rows = tables.states(finals.states, position.epoch, position.batch)
         else:
             views = self.options.views
             chosen = {name: each.shown for name, each in finals.views.items() if views is None or each.of in views}

@@ -45,9 +45,9 @@ class Jdbc:
 
     def __init__(self, options: JdbcOutlet, settings: Settings, spark: SparkSession) -> None:
         self._options, self._jvm = options, jvm.of(spark)
-        self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
-        measures = settings.measures
-        self._schema = tables.sessions_schema(measures) if options.sessions else tables.windows_schema()
+        self._content = tables.CONTENTS[options.content]
+        self._key = self._content.key
+        self._schema = self._content.schema(settings.measures)
         self._id = outlet.identity(options.name, settings)
         self._place = f"The outlet {options.name} at {options.url.partition('?')[0]}"
         self._epoch = 0
@@ -207,7 +207,7 @@ class Jdbc:
         if self._one("select to_regclass(?)::text", self._table) is None:
             self._run(f"create table if not exists {self._table} ({', '.join([*definitions, key])})")
             if self._one("select count(*)::text from pg_extension where extname = 'timescaledb'") == "1":
-                self._one("select create_hypertable(?, 'start')::text", self._table)
+                self._one("select create_hypertable(?, ?)::text", self._table, self._content.time)
         else:
             self._run(f"alter table {self._table} {', '.join(f'add column if not exists {each}' for each in columns)}")
         self._connection.commit()
@@ -227,13 +227,14 @@ class Jdbc:
         self._connection.unwrap(kind).getCopyAPI().copyIn(copy, stream)
 
     def _merge(self, names: Sequence[str]) -> None:
-        """Replace rows that are not newer: with fewer readings, or as many and no larger revision (`tables.NEWEST`)."""
+        """Replace rows that are not newer: of windows, with fewer readings, or as many and no larger revision."""
+        first, second = self._content.newest[:2]
         values = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name not in self._key)
         self._run(
             f"insert into {self._table} as present ({_names(names)}) "
             f"select distinct on ({_names(self._key)}) {_names(names)} from {_STAGING} "
             f"on conflict ({_names(self._key)}) do update set {values} "
-            "where (excluded.count, excluded.revision) >= (present.count, present.revision)"
+            f"where (excluded.{first}, excluded.{second}) >= (present.{first}, present.{second})"
         )
 
     def _run(self, sql: str, *arguments: str) -> None:

@@ -1,6 +1,7 @@
 """The outlet of kind `kafka`: one record for each final value, in Avro or JSON.
 
-    key      <view>:<measure>:<key>:<start>, or <device>:<start>; start in ms: the end of the key that Redis has for the value
+    key      <view>:<measure>:<key>:<start>, or <device>:<start>; start in ms: the end of the key that Redis has for the value;
+             of a state <device>:<field>
     value    the columns of service/outlets/tables.py; Avro in Confluent's form, or JSON without the fields that are null
 
 One transaction has the records of an entry and the position, so that readers with `isolation.level = read_committed` see an
@@ -65,8 +66,8 @@ class Kafka:
     def __init__(self, options: KafkaOutlet, settings: Settings, *_: object) -> None:
         self._options, self._settings = options, settings
         self._kafka = brokers(options, settings.kafka)
-        self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
-        self._schema = tables.sessions_schema(settings.measures) if options.sessions else tables.windows_schema()
+        self._content = tables.CONTENTS[options.content]
+        self._schema = self._content.schema(settings.measures)
         self._subject = options.subject or f"{options.topic}-value"
         self._positions = f"{options.topic}.position"
         self._id = outlet.identity(options.name, settings)
@@ -94,10 +95,7 @@ class Kafka:
         with self._named():
             self._create()
             if self._options.format == "avro":
-                self._avro = (
-                    self._registered(),
-                    fastavro.parse_schema(avro_schema(self._schema, sessions=self._options.sessions)),
-                )
+                self._avro = self._registered(), fastavro.parse_schema(avro_schema(self._schema, self._content.name))
             more: clients.Options = {
                 "transactional.id": f"tidemark.{self._id}",
                 "transaction.timeout.ms": 60_000,
@@ -114,7 +112,7 @@ class Kafka:
 
     def write(self, entry: Entry) -> int:
         with self._named():
-            pairs = list(zip(keys(entry.rows, self._key), self._values(entry.rows), strict=True))
+            pairs = list(zip(keys(entry.rows, self._content.record_key), self._values(entry.rows), strict=True))
             self._commit(pairs, entry.position)
             return sum(len(key) + len(value) for key, value in pairs)
 
@@ -181,7 +179,7 @@ class Kafka:
     def _document(self) -> Any:
         from confluent_kafka.schema_registry import Schema  # noqa: PLC0415 - half a second of imports
 
-        return Schema(json.dumps(avro_schema(self._schema, sessions=self._options.sessions)), "AVRO")
+        return Schema(json.dumps(avro_schema(self._schema, self._content.name)), "AVRO")
 
     def _registered(self) -> int:
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
@@ -236,7 +234,7 @@ def brokers(options: KafkaOutlet, kafka: KafkaSettings) -> KafkaSettings:
     )
 
 
-def avro_schema(schema: pa.Schema, *, sessions: bool) -> dict[str, Any]:
+def avro_schema(schema: pa.Schema, name: str) -> dict[str, Any]:
     """Return the Avro record of a table. A new field of a later version has the default null, so that both read the other's."""
     fields: list[dict[str, Any]] = []
     for field in schema:
@@ -245,7 +243,7 @@ def avro_schema(schema: pa.Schema, *, sessions: bool) -> dict[str, Any]:
             fields.append({"name": field.name, "type": ["null", kind], "default": None})
         else:
             fields.append({"name": field.name, "type": kind})
-    return {"type": "record", "name": "Session" if sessions else "Window", "namespace": "tidemark", "fields": fields}
+    return {"type": "record", "name": name, "namespace": "tidemark", "fields": fields}
 
 
 def keys(rows: pa.Table, names: Sequence[str]) -> list[bytes]:

@@ -22,6 +22,7 @@ from service import clock
 from service.checkpoint import document
 from service.checkpoint.document import Document
 from service.errors import CheckpointError
+from service.outlets import transitions
 from service.outlets.outlet import Position
 from service.settings import Settings
 from service.spark.files import Files, Local
@@ -129,13 +130,15 @@ _HEADER = TypeAdapter(_Header)
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """The content of an entry: closed windows and sessions, the reason why they are closed, and the views that they are of."""
+    """The content of an entry: closed windows and sessions, the reason why they are closed, the views that they are of, and
+    changes of statuses (service/outlets/transitions.py)."""
 
     position: Position
     windows: pa.Table
     sessions: pa.Table
     closed_by: str
     views: Views
+    states: pa.Table
 
 
 class Outbox:
@@ -203,7 +206,9 @@ class Outbox:
             changes = [codec.unpack_changes(payload) for payload in payloads]
         except codec.CodecError as error:
             raise document.damaged(self.files, stored.name, error) from error
-        return Finals(header.position, _windows(changes), _sessions(changes), header.closed_by, header.views)
+        sessions = _together([each.sessions for each in changes], session_schema(()))
+        states = _together([each.devices for each in changes], transitions.SCHEMA)
+        return Finals(header.position, _windows(changes), sessions, header.closed_by, header.views, states)
 
     def entries(self, newest: int, beside: Position) -> list[Stored]:
         """Return the entries in order, and remove those that come again: of batches after `newest`, which are not committed, and
@@ -258,6 +263,7 @@ def _windows(changes: Sequence[Changes]) -> pa.Table:
     return together.append_column(REVISION, pa.chunked_array(revisions, pa.int64()))
 
 
-def _sessions(changes: Sequence[Changes]) -> pa.Table:
-    tables = [each.sessions for each in changes if each.sessions.num_rows]
-    return pa.concat_tables(tables, promote_options="default") if tables else session_schema(()).empty_table()
+def _together(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Return the rows of all tables; without rows, a table of the schema."""
+    having = [table for table in tables if table.num_rows]
+    return pa.concat_tables(having, promote_options="default") if having else schema.empty_table()

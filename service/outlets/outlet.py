@@ -89,7 +89,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Rows for an outlet, by `tables.windows_schema` or `tables.sessions_schema`. A key occurs once in an entry."""
+    """Rows for an outlet, by the schema of its `tables.CONTENTS`. A key occurs once in an entry."""
 
     position: Position
     rows: pa.Table

@@ -1,7 +1,7 @@
 """The outlet of kind `parquet`: files in folders of a view and a day.
 
     <path>/view=<view>/day=<day>/<batch>-<part>-<digest>.parquet     windows, by the day (UTC) of their start
-    <path>/day=<day>/<batch>-<part>-<digest>.parquet                 sessions
+    <path>/day=<day>/<batch>-<part>-<digest>.parquet                 sessions, or states by the day of their time
     <path>/_position.json                                            the last entry that is complete
 
     <path>/.../<batch>-compacted-<digest>.parquet                    the rows of many files
@@ -46,7 +46,7 @@ class Parquet:
 
     def __init__(self, options: ParquetOutlet, *_: object) -> None:
         self._options = options
-        self._key = tables.SESSION_KEY if options.sessions else tables.WINDOW_KEY
+        self._content = tables.CONTENTS[options.content]
         self._place = f"The outlet {options.name} at {options.path}"
         self._epoch = 0
         self._first: dict[str, str] = {}
@@ -105,7 +105,7 @@ class Parquet:
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yield the rows of each folder; windows without the column `view`, which the folder's name has."""
-        day = pc.strftime(rows["start"], "%Y-%m-%d")
+        day = pc.strftime(rows[self._content.time], "%Y-%m-%d")
         views = rows["view"] if "view" in rows.column_names else pa.repeat("", rows.num_rows)
         keys = pa.table({"view": views, "day": day})
         for key in keys.group_by(["view", "day"]).aggregate([]).to_pylist():
@@ -161,7 +161,7 @@ class Parquet:
         if len(names) < self._options.compact_after:
             return
         parts = [_read(system, f"{folder}/{name}") for name in names]
-        rows = newest(pa.concat_tables(parts, promote_options="default"), self._key)
+        rows = newest(pa.concat_tables(parts, promote_options="default"), self._content.key, self._content.newest)
         digest = hashlib.sha256("".join(names).encode()).hexdigest()[:16]
         _write(system, f"{folder}/{names[-1][:12]}{_COMPACTED}{digest}.parquet", rows, names)
         self._remove(system, folder, names)
@@ -191,10 +191,10 @@ class Parquet:
             raise family(what, remedy=_REMEDY) from error
 
 
-def newest(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return of each key the row that is largest in `tables.NEWEST`, in the order of the table."""
+def newest(rows: pa.Table, key: Sequence[str], order_by: Sequence[str] = tables.NEWEST) -> pa.Table:
+    """Return of each key the row that is largest in columns, in the order of the table."""
     known = [name for name in key if name in rows.column_names]
-    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*known, *tables.NEWEST)])
+    order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in (*known, *order_by)])
     numbered: Any = rows.select(known).append_column("row", pa.array(range(rows.num_rows), pa.int64())).take(order)
     last = numbered.group_by(known, use_threads=False).aggregate([("row", "last")])["row_last"]
     return rows.take(pc.take(last, pc.sort_indices(last)))

@@ -11,9 +11,10 @@ lacks nothing when it has caught up. docs/decisions/0032-outlets.md has the reas
 import importlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -27,14 +28,14 @@ from service.outlets import recomputed
 from service.outlets.delivery import Delivery, Progress, Watcher
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
-from service.outlets.silence import Silence
+from service.outlets.silence import Silence, changes_of
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.settings.outlets import OutletSection
 from service.spark.files import opened
 from state import codec
 from state.columns import array, codes_of, ints
-from state.layout import session_schema
+from state.layout import TRANSITIONS, Changes, session_schema
 from state.rules import ENDLESS_MS
 from state.windows import compact, concat
 
@@ -67,7 +68,9 @@ class Outlets:
         self.deliveries = [
             Delivery(make(each), each, settings, outbox, epoch, self._done, watcher) for each in settings.outlets
         ]
-        self._silence = Silence.load(outbox)
+        self._silence = Silence.load(outbox, committed)
+        self._expected: frozenset[str] = frozenset()
+        self._came: set[str] | None = None
         self._silence.keep(_begins_ms(settings))
         for stored in outbox.entries(committed, self._silence.entry):
             self._add(stored)
@@ -85,17 +88,27 @@ class Outlets:
         for delivery in self.deliveries:
             delivery.close()
 
-    def publish(self, micro_batch: MicroBatch, packed: Sequence[bytes]) -> None:
-        """Store and deliver the finals of a batch. Raises OutletError, FencedError, and the errors of Outbox."""
+    def publish(
+        self, micro_batch: MicroBatch, packed: Sequence[bytes], skewed: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Store and deliver the finals of a batch. Raises OutletError, FencedError, and the errors of Outbox.
+
+        `skewed` are the devices that Redis lists as skewed, by the time of their last early reading.
+        """
         if self._committed is not None and self._committed.batch < micro_batch.batch:
-            self._take_corrected(self._committed)
+            self._take_beside(self._committed)
         self._committed = Position.of(micro_batch)
+        self._silence.transitions.begin(micro_batch.batch)
         payloads = []
         for changes in map(codec.unpack_changes, packed):
             # No window that lacks readings because its view has changed, and what silence had closed only if it has changed.
             complete = replace(changes, windows=whole(changes.windows, self._settings))
+            self._note_devices(changes.devices)
             if leaving := self._silence.final(micro_batch.batch, complete, micro_batch.watermark_ms):
                 payloads.append(codec.pack_changes(leaving))
+        if clocks := changes_of(self._silence.transitions.of_clocks(skewed, micro_batch.watermark_ms)):
+            payloads.append(codec.pack_changes(clocks))
+        self._silence.note()
         if payloads:
             self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._scope))
             failpoint.hit("finals_stored")
@@ -105,23 +118,49 @@ class Outlets:
         if payloads:
             failpoint.hit("outlets_written")
 
-    def close_idle(self, committed: MicroBatch, sessions: Sequence[pa.Table], windows: Sequence[pa.Table]) -> None:
+    def close_idle(self, committed: MicroBatch, changes: Sequence[Changes], windows: Sequence[pa.Table]) -> None:
         """Write between two batches what silence has closed and what has not left unchanged. Then take corrected values.
 
-        `committed` is the last committed batch under the term's epoch, `windows` are those that end by the silence's time.
+        `committed` is the last committed batch under the term's epoch, `changes` are those of sessions and devices, `windows`
+        are those that end by the silence's time.
         """
         asked = finals(self._settings)
         if asked is None:
             return
         nothing = session_schema(()).empty_table()
-        chosen = asked.of(pa.concat_tables([nothing, *sessions], promote_options="default"), concat(windows))
+        sessions = pa.concat_tables([nothing, *(each.sessions for each in changes)], promote_options="default")
+        told = [each.transitions for each in changes if each.transitions is not None]
+        chosen = asked.of(sessions, concat(windows), pa.concat_tables([TRANSITIONS.empty_table(), *told]))
         chosen = replace(chosen, windows=whole(chosen.windows, self._settings))
         self._add(self._silence.close(Position.of(committed), chosen, self._scope))
-        self._take_corrected(Position.of(committed))
+        self._take_beside(Position.of(committed))
+
+    def look(self) -> None:
+        """Begin a look for devices that have never sent: those that come meanwhile are noted. Any thread may call."""
+        self._came = set()
+
+    def expect(self, devices: Collection[str]) -> None:
+        """End a look, while no batch is written: these devices have never sent. It leaves of them beside the next batch."""
+        self._expected = frozenset(devices) - (self._came or set())
+        self._came = None
 
     def progress(self) -> dict[str, Progress]:
         """Return how far each outlet is, by its name."""
         return {delivery.options.name: delivery.progress() for delivery in self.deliveries}
+
+    def _note_devices(self, transitions: pa.Table) -> None:
+        if self._came is not None or self._expected:
+            came = transitions["device"].to_pylist()
+            self._expected -= frozenset(came)
+            if self._came is not None:
+                self._came.update(came)
+
+    def _take_beside(self, committed: Position) -> None:
+        """Have entries written beside a batch that is committed: devices that have never sent, and corrected values."""
+        if self._expected:
+            self._add(self._silence.expect(committed, self._expected, self._scope))
+            self._expected = frozenset()
+        self._take_corrected(committed)
 
     def _take_corrected(self, committed: Position) -> None:
         """Have an entry written that a correction or backfill has left in the checkpoint, as a part of a batch that is committed.

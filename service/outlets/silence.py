@@ -4,7 +4,8 @@ A value that silence closes leaves the service at once, with revision 0 and `clo
 later, it leaves again only if it has changed, with a larger revision. `Silence` remembers what silence has closed until then. A
 window that leaves before it is final (state/settled.py) has its revision from the state, and silence leaves it alone.
 
-    outlets/silence      the values that silence has closed, and the last entry that was made beside a batch
+    outlets/silence      the values that silence has closed, the statuses of service/outlets/transitions.py, and the last entry
+                         that was made beside a batch
 
 An entry is stored first, and then named in the file. An entry beside a batch that the file does not name is of a process that has
 died in between: the next start removes it, and its values leave again. No outlet has had it, because delivery comes last.
@@ -19,14 +20,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from service import clock
 from service.checkpoint.document import Document
 from service.errors import TidemarkError
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored, Views
 from service.outlets.outlet import Position
 from service.outlets.tables import SESSION_KEY, WINDOW_KEY
+from service.outlets.transitions import Memory, Transitions
 from state import codec
 from state.columns import Ints, ints
-from state.layout import MERGED, Changes
+from state.layout import MERGED, Changes, session_schema
 from state.settled import REVISION, with_revision
 from state.statistics import TRAIL
 from state.trails import is_carrying
@@ -48,12 +51,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The content of the file. What follows `taken` is of version 0.3.0, which stores an entry in the file first: a payload, in
-    base64, may not be in the outbox yet."""
+    """The content of the file. What follows `transitions` is of version 0.3.0, which stores an entry in the file first: a
+    payload, in base64, may not be in the outbox yet."""
 
     known: tuple[tuple[Key, tuple[int, int], int], ...]
     entry: Position
     taken: str
+    transitions: Memory = field(default_factory=Memory)
     payload: str = ""
     closed_by: str = "idle"
     views: Views = field(default_factory=dict)
@@ -74,17 +78,20 @@ class Silence:
     known: dict[Key, Known] = field(default_factory=dict)
     entry: Position = _BEFORE_ALL
     taken: str = ""
+    transitions: Transitions = field(default_factory=Transitions)
     _passed: tuple[int, set[Key]] = (-1, set())
     _watermark_ms: int = 0
 
     @classmethod
-    def load(cls, outbox: Outbox) -> "Silence":
-        """Read the file of a checkpoint. Raises CheckpointError, or SetupError for a full disk."""
+    def load(cls, outbox: Outbox, committed: int) -> "Silence":
+        """Read the file of a checkpoint, whose last committed batch is given. Raises CheckpointError, or SetupError for a full
+        disk."""
         stored = DOCUMENT.read(outbox.files)
         if stored is None:
             return cls(outbox)
         known = {key: Known(content, revision) for key, content, revision in stored.known}
-        silence = cls(outbox, known, stored.entry, stored.taken)
+        transitions = Transitions.of(stored.transitions, committed)
+        silence = cls(outbox, known, stored.entry, stored.taken, transitions)
         if stored.payload:
             if stored.entry.name not in outbox.files.names(FOLDER):  # else an outlet lacks it, since it was stored
                 scope = Scope(stored.views, stored.outlets)
@@ -100,6 +107,7 @@ class Silence:
 
     def close(self, committed: Position, changes: Changes, scope: Scope) -> Stored | None:
         """Store the entry for values that silence has closed after a committed batch; None if all of them have left before.
+        The devices of `changes` are transitions.
 
         `scope` is that of the values. Raises as Outbox.
         """
@@ -114,16 +122,28 @@ class Silence:
                 if new:
                     known[k] = Known(content, revision)
             tables.append(with_revision(table, np.array(revisions, np.int64)).filter(pa.array(is_new, pa.bool_())))
-        if not any(table.num_rows for table in tables):
+        self.transitions.settle(committed.batch)
+        told, transitions = self.transitions.of_silence(changes.devices)
+        leaving = Changes(tables[0], told, tables[1])
+        if not leaving:
             return None
-        payload = codec.pack_changes(Changes(tables[0], changes.devices, tables[1]))
-        return self._store(committed, known, [payload], "idle", self.taken, scope)
+        return self._store(committed, known, [codec.pack_changes(leaving)], "idle", self.taken, scope, transitions)
+
+    def expect(self, committed: Position, devices: Collection[str], scope: Scope) -> Stored | None:
+        """Store the entry for devices that have never sent, after a committed batch; None if it has left of all of them."""
+        self.transitions.settle(committed.batch)
+        told, transitions = self.transitions.of_expected(devices, clock.now_ms())
+        if not told.num_rows:
+            return None
+        payload = codec.pack_changes(changes_of(told))
+        return self._store(committed, self.known, [payload], "watermark", self.taken, scope, transitions)
 
     def take(self, committed: Position, name: str, payloads: Sequence[bytes], scope: Scope) -> Stored | None:
         """Store the entry for corrected values, which have a name, after a committed batch; None if they are taken already."""
         if name == self.taken:  # a crash has left the file
             return None
-        return self._store(committed, self.known, payloads, "watermark", name, scope)
+        self.transitions.settle(committed.batch)
+        return self._store(committed, self.known, payloads, "watermark", name, scope, self.transitions)
 
     def _store(
         self,
@@ -133,16 +153,17 @@ class Silence:
         closed_by: str,
         taken: str,
         scope: Scope,
+        transitions: Transitions,
     ) -> Stored:
         number = 1 + (self.entry.part if self.entry.batch == committed.batch else 0)
         entry = Position(committed.epoch, committed.batch, number, committed.digest, committed.watermark_ms)
         stored = self.outbox.store(entry, payloads, closed_by, scope)
         try:
-            Silence(self.outbox, known, entry, taken)._write()
+            Silence(self.outbox, known, entry, taken, transitions)._write()
         except TidemarkError:
             self.outbox.remove(stored.name)  # the next start would take it for one that the file names
             raise
-        self.known, self.entry, self.taken = known, entry, taken
+        self.known, self.entry, self.taken, self.transitions = known, entry, taken, transitions
         return stored
 
     def final(self, batch: int, changes: Changes, watermark_ms: int) -> Changes:
@@ -175,11 +196,21 @@ class Silence:
                 if key is SESSION_KEY or _has_ended(k, known, watermark_ms):
                     self._passed[1].add(k)
             tables.append(with_revision(table, revisions).filter(pa.array(keep)))
-        return Changes(tables[0], changes.devices, tables[1])
+        return Changes(tables[0], self.transitions.of_batch(changes.devices), tables[1])
+
+    def note(self) -> None:
+        """Write what the batch changes of the statuses that have left, before it is committed."""
+        if self.transitions.changes:
+            self._write()
 
     def _write(self) -> None:
         known = tuple((key, each.content, each.revision) for key, each in self.known.items())
-        DOCUMENT.write(self.outbox.files, _File(known, self.entry, self.taken))
+        DOCUMENT.write(self.outbox.files, _File(known, self.entry, self.taken, self.transitions.stored()))
+
+
+def changes_of(transitions: pa.Table) -> Changes:
+    """Return changes that are transitions alone."""
+    return Changes(session_schema(()).empty_table(), transitions)
 
 
 def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:

@@ -1,10 +1,11 @@
-"""The rows that outlets write: final windows and closed sessions as Arrow tables of numbers, times and texts.
+"""The rows that outlets write: final windows, closed sessions and states as Arrow tables of numbers, times and texts.
 
 The columns of windows do not depend on the settings: a window has null in the statistics that its view does not have. Sessions
 have four columns for each measure. Names of columns are letters, digits and _, so that they are valid in SQL and in Avro.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,7 @@ SESSION_KEY = ("device", "start")
 NEWEST = ("count", "revision", "epoch", "batch")
 """Of the rows of a key the largest in these columns is the newest: what Redis has forgotten is recomputed with revision 0."""
 SETTLED = "settled"
+STATE_KEY = ("device", "field", "at", "status")
 
 _STAMP = (
     pa.field("revision", pa.int64(), nullable=False),
@@ -70,6 +72,40 @@ def sessions_schema(names: Iterable[str]) -> pa.Schema:
     )
 
 
+def states_schema(_: Iterable[str] = ()) -> pa.Schema:
+    """Return the columns of states."""
+    return pa.schema(
+        [
+            *(pa.field(name, pa.string(), nullable=False) for name in STATE_KEY[:2]),
+            pa.field("at", TIME, nullable=False),
+            pa.field("was", pa.string()),
+            *(pa.field(name, pa.string(), nullable=False) for name in ("status", "why")),
+            *_STAMP[2:],
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The rows of an outlet: the name of one, the columns of its key, of the key of its records in Kafka, of its time, and those
+    by which the newest row of a key is found; `schema` is made of the measures."""
+
+    name: str
+    key: tuple[str, ...]
+    record_key: tuple[str, ...]
+    time: str
+    newest: tuple[str, ...]
+    schema: Callable[[Iterable[str]], pa.Schema]
+
+
+CONTENTS = {
+    "windows": Content("Window", WINDOW_KEY, WINDOW_KEY, "start", NEWEST, lambda _: windows_schema()),
+    "sessions": Content("Session", SESSION_KEY, SESSION_KEY, "start", NEWEST, sessions_schema),
+    "states": Content("State", STATE_KEY, STATE_KEY[:2], "at", NEWEST[2:], states_schema),
+}
+"""By `content` of an outlet's section."""
+
+
 def windows(
     table: pa.Table,
     chosen: Mapping[str, Shown],
@@ -111,6 +147,12 @@ def sessions(table: pa.Table, names: Iterable[str], epoch: int, batch: int, clos
     known |= _stamp(table, epoch, batch, closed_by)
     known["closed_by"] = pc.if_else(pc.equal(columns["state"], MERGED), MERGED, known["closed_by"])
     return _table(known, sessions_schema(names), table.num_rows)
+
+
+def states(table: pa.Table, epoch: int, batch: int) -> pa.Table:
+    """Return rows of `states_schema` for those of service/outlets/transitions.py."""
+    known = {name: table[name].combine_chunks() for name in table.column_names}
+    return _table(known | _stamp(table, epoch, batch, ""), states_schema(), table.num_rows)
 
 
 def _stamp(table: pa.Table, epoch: int, batch: int, closed_by: str) -> dict[str, Any]:

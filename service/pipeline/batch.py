@@ -27,6 +27,7 @@ from service.admission.column_values import ColumnValues
 from service.admission.device_limit import DeviceLimit
 from service.admission.questions import COLUMN_VALUES, SCHEMA_IDS, until_decided
 from service.aggregation import seen_keys
+from service.aggregation.sessions import has_states
 from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
 from service.checkpoint.skips import Care
@@ -208,7 +209,8 @@ class Publication:
     def deliver(self, batch: Batch) -> None:
         """Write the finals to the outlets."""
         if self.term.outlets is not None:
-            self.term.outlets.publish(batch.sink.micro_batch, batch.outcome.finals)
+            skewed = batch.sink.skewed() if has_states(self.term.settings) else {}
+            self.term.outlets.publish(batch.sink.micro_batch, batch.outcome.finals, skewed)
 
     def progress(self, batch: Batch) -> None:
         """Write the progress key of each shard."""

@@ -485,10 +485,13 @@ local function early()
   return {#a.keys}
 end
 
--- Returns how many devices are skewed. A device whose last early reading is older than a.floor has no hash any more.
+-- Returns how many devices are skewed, and with a.lists each and the time of its last early reading. A device whose last early reading
+-- is older than a.floor has no hash any more.
 local function skewed()
   call('ZREMRANGEBYSCORE', KEYS[6], '-inf', '(' .. a.floor)
-  return {call('ZCARD', KEYS[6])}
+  local reply = a.lists and call('ZRANGE', KEYS[6], 0, -1, 'WITHSCORES') or {}
+  table.insert(reply, 1, call('ZCARD', KEYS[6]))
+  return reply
 end
 
 -- Notes that silence has closed all windows that end by a.watermark, which follows the clock. The feed gets an entry once for each

@@ -16,7 +16,7 @@ from service.publication.meta import meta
 from service.publication.policy import STREAM, WritePolicy
 from service.publication.rows import SCRIPT, Stamp, script_keys
 from service.redis import client as redis_client
-from service.redis.keys import shards
+from service.redis.keys import shards, text_of
 from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
 from service.settings import Settings
 
@@ -97,6 +97,11 @@ class Store:
         """How many devices are marked skewed."""
         floor = max(0, self.micro_batch.watermark_ms - self.settings.sessions.retain_ms)
         return sum(int(reply[0]) for reply in self.run("skewed", floor=str(floor)).values())
+
+    def skewed(self) -> dict[str, int]:
+        """Return the devices that are marked skewed, by the time (ms) of their last early reading. After `count_skewed`."""
+        listed = [text_of(each) for reply in self.run("skewed", floor="0", lists=True).values() for each in reply[1:]]
+        return {device: int(float(at_ms)) for device, at_ms in zip(listed[::2], listed[1::2], strict=True)}
 
     def servers(self) -> dict[int, str]:
         """An id of the Redis that answers now, for each shard. Pass it to `progress` at the end of the batch."""

@@ -42,6 +42,8 @@ class OutletSection(Login):
     """Views whose windows go there. Default: all."""
     sessions: bool = False
     """Closed sessions go there, and no windows."""
+    states: bool = False
+    """Changes of the statuses of devices go there (online, quiet, offline, never, skewed), and no windows."""
     retry_for_ms: NotNegative = Field(default=15_000, alias="retry_for")
     """How long a batch waits for the outlet."""
     when_away: Literal["wait", "fall_behind"] = "fall_behind"
@@ -51,9 +53,16 @@ class OutletSection(Login):
     max_pending: ByteSize = Field(default=ByteSize(1 << 30), ge=_SMALLEST_PENDING)
     """Bytes of finals that are kept in the checkpoint for an outlet that is behind. Then batches wait for it."""
 
+    @property
+    def content(self) -> Literal["windows", "sessions", "states"]:
+        """The rows that go there: see service/outlets/tables.py."""
+        return "sessions" if self.sessions else "states" if self.states else "windows"
+
     def conflicts(self) -> Iterator[str]:
-        if self.sessions and self.views is not None:
-            yield "views: an outlet takes windows or sessions, not both; name a second outlet"
+        if self.views is not None and self.content != "windows":
+            yield f"views: an outlet takes windows or {self.content}, not both; name a second outlet"
+        if self.sessions and self.states:
+            yield "states: an outlet takes sessions or states, not both; name a second outlet"
 
     def place(self, settings: "Settings") -> tuple[str, ...]:
         """Return what the outlet writes, by kind and name: outlets of two pipelines may not be equal."""

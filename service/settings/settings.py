@@ -415,7 +415,7 @@ class Settings(Section):
 
     def outlet_views(self, outlet: Outlet) -> tuple[str, ...]:
         """Return the names in keys of the views whose windows an outlet takes, in the order of the settings."""
-        if outlet.sessions:
+        if outlet.content != "windows":
             return ()
         chosen = [view for view in self.views if outlet.views is None or view.of in outlet.views]
         return tuple(view.name for view in chosen if not view.is_endless)

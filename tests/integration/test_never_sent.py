@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -132,6 +132,16 @@ def test_a_device_of_the_reference_is_never_until_its_first_reading(world: World
     assert world.never() == {"b": "cork", "c": "cork"}
     assert world.metrics.devices == [3, 2]
     assert world.client.zrange(f"{world.prefix}:never", 0, -1) == ["b", "c"]
+
+
+def test_an_outlet_of_states_gets_the_devices_that_have_not_sent(world: World) -> None:
+    told: list[Any] = []
+    world.document["outlets"] = [{"name": "alarms", "kind": "parquet", "path": "nowhere", "states": True}]
+    world.next_term().outlets = cast("Any", SimpleNamespace(look=lambda: told.append("look"), expect=told.append))
+    world.look(a="leeds", b="cork")
+    world.send(1, "a")
+    world.look(a="leeds", b="cork")
+    assert told == ["look", {"a", "b"}, "look", {"b"}]
 
 
 def test_a_device_that_has_sent_is_not_listed_when_its_hash_has_expired(world: World) -> None:

@@ -184,6 +184,49 @@ def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
     assert {key: record["count"] for key, record in records.items()} == closed
 
 
+def test_states_leave_once_each_from_the_one_before_and_the_last_is_that_of_redis(
+    make_world: Callable[..., World],
+    postgres: Postgres,
+    broker_server: Broker,
+    tmp_path: Path,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic, table = f"states-{prefix}", f"s_{prefix}"
+    world = make_world(
+        {"name": "files", "kind": "parquet", "path": str(tmp_path / "states"), "states": True, "compact_after": 3},
+        {"name": "alarms", "kind": "kafka", "topic": topic, "format": "json", "states": True},
+        database(postgres, table, states=True),
+        sessions={"gap": "30 s", "measure_status": True},
+        admission={"max_delay": "10 s", "max_ahead": "5 s"},
+    )
+    world.term(*rounds(0, 60), reading("late", 10, 1.0))
+    for number, point in enumerate(("finals_stored", "outlets_written", "after_publish_before_commit"), 1):
+        fails = failpoint.Plan((failpoint.Point(point, 1, "raise"),), None)
+        monkeypatch.setattr(failpoint, "_plan", fails)
+        with pytest.raises(InjectedError):
+            world.term(reading("a", 300 * number, 1.0))  # the others fall silent
+        world.term(*rounds(300 * number + 150, 300 * number + 170))
+    records = [json.loads(value) for _, value in topic_rows(broker_server, topic)]
+    assert {key for key, _ in topic_rows(broker_server, topic)} >= {"a:status", "late:temperature.status"}
+    chains: dict[tuple[str, str], list[tuple[str | None, str]]] = {}
+    for each in sorted(records, key=lambda each: each["batch"]):
+        chains.setdefault((each["device"], each["field"]), []).append((each.get("was"), each["status"]))
+    for chain in chains.values():
+        assert [was for was, _ in chain] == [None, *(status for _, status in chain[:-1])]
+    assert len(chains["b", "status"]) > 4
+    assert chains["late", "status"] == [(None, "online"), ("online", "offline")]
+    for (device, field), chain in chains.items():
+        assert world.hashes()[f"device:{device}"][field] == chain[-1][1]
+    expected = sorted((each["device"], each["field"], each["at"], each["status"], each["why"]) for each in records)
+    assert expected == sorted(
+        (row["device"], row["field"], round(row["at"].timestamp() * 1000), row["status"], row["why"])
+        for row in rows(tmp_path / "states")
+    )
+    columns = "device, field, (extract(epoch from at) * 1000)::bigint, status, why"
+    assert expected == sorted(map(tuple, postgres.execute(f"select {columns} from {table}")))  # noqa: S608
+
+
 @pytest.mark.parametrize("when_away", ["fall_behind", pytest.param("wait", marks=pytest.mark.thorough)])
 def test_a_database_that_is_away_gets_everything_when_it_is_back(
     make_world: Callable[..., World], tmp_path: Path, when_away: str

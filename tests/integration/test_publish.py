@@ -475,6 +475,7 @@ def test_a_device_with_repeated_early_readings_is_marked_and_listed(target: Targ
     assert (fields["early"], fields["early.ahead"]) == ("6", "86400000")
     assert (fields["skewed"], fields["status"]) == ("1", "online")
     assert target.sink(2).count_skewed() == 1
+    assert target.sink(2).skewed() == {"fast": T0 + 1000}
     early(target, 2, "fast", 2, T0 + 1000)
     assert target.read("device:fast")["early"] == "6", "a batch that is repeated counts once"
     [listed] = skewed(target.settings.redis)

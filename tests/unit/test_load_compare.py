@@ -4,10 +4,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from load.judge import outlets
 from load.judge.expected import Readings, View, devices, sessions, windows
 from load.judge.hashes import check_hashes, check_indexes
 from load.judge.oracle import Expected, Partition, Record, digest
@@ -362,3 +365,24 @@ def test_a_verdict_counts_everything_and_shows_the_first_twenty() -> None:
     assert (shown["ok"], shown["mismatches"], shown["kinds"]) == (False, 25, {"window.count": 25})
     assert len(shown["examples"]) == EXAMPLES
     assert shown["examples"][0] == "window.count: number 0 of \\udcff"
+
+
+@pytest.mark.parametrize(
+    ("rows", "problems"),
+    [
+        ([(None, "online", 1, 0), ("online", "offline", 1, 30)], []),
+        ([(None, "online", 1, 0), ("quiet", "offline", 2, 30)], ["outlet.differences"]),
+        ([(None, "online", 1, 0)], ["outlet.missing"]),
+        ([(None, "online", 1, 0), ("online", "offline", 2, 30), ("online", "offline", 3, 30)], ["outlet.differences"]),
+    ],
+)
+def test_states_in_an_outlet_are_a_chain_that_ends_in_the_expected_status(
+    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str | None, str, int, int]], problems: list[str]
+) -> None:
+    columns = ("was", "status", "batch", "at")
+    found = [{"device": "a", "field": "status", "epoch": 1, **dict(zip(columns, row, strict=True))} for row in rows]
+    monkeypatch.setattr(outlets, "read", lambda *_: found)
+    right: Any = SimpleNamespace(devices={"a": SimpleNamespace(status="offline", statuses={})})
+    verdict, no_rules = Verdict(), cast("Any", None)
+    outlets.check_outlets(right, no_rules, [{"name": "alarms", "states": True}], verdict)
+    assert [*verdict.kinds] == problems

@@ -69,6 +69,7 @@ def add_outlets(run: Run, database: Postgres, files: Path) -> None:
         {"name": "topic", "kind": "kafka", "topic": "finals", "format": "json", **common},
         {"name": "history", "kind": "jdbc", "table": "windows", **login, **common},
         {"name": "sessions", "kind": "jdbc", "table": "sessions", "sessions": True, **login, **common},
+        {"name": "states", "kind": "kafka", "topic": "states", "format": "json", "states": True, **common},
         {"name": "files", "kind": "parquet", "path": str(files), "compact_after": 10, **common},
     ]
     run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")

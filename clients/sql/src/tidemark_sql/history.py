@@ -40,7 +40,7 @@ def table(settings: Settings, statement: Statement) -> pa.Table:
 
 def _outlet(settings: Settings) -> ParquetOutlet:
     for each in settings.outlets:
-        if isinstance(each, ParquetOutlet) and not each.sessions:
+        if isinstance(each, ParquetOutlet) and each.content == "windows":
             return each
     what = "There is no history: [[outlets]] has none of kind parquet with windows"
     raise SettingsError(what, remedy="Add one (docs/outlets.md), or ask PostgreSQL or Kafka themselves")
