@@ -260,7 +260,7 @@ def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str
 
 
 def _check_device(fields: _Fields) -> Iterator[str]:
-    if (fields["status"] in {"online", "quiet"}) != (fields["session"] != ""):
+    if fields["status"] in {"online", "quiet"} and not fields["session"]:
         yield f"status = {fields['status']} with session = {fields['session']!r}"
     for name in fields if fields["status"] == "offline" else ():
         if name.endswith(".status") and not name.startswith("ref.") and fields[name] != "offline":

@@ -25,6 +25,7 @@ def advance(
     watermark_ms: int,
     rules: Rules,
     pace: Pace = AT_ONCE,
+    line_ms: int | None = None,
 ) -> tuple[BucketState, Changes, pa.Table]:
     """One step; also returns the windows that leave for the outlets: those that it closed, but for `Rules.leads`.
 
@@ -33,11 +34,11 @@ def advance(
     `parts` are tables of `state.windows.SCHEMA`, `runs` of `state.runs.schema`; any number, in any order. The result depends
     on the set of readings only, up to the rounding of additions in another order: see `state.table.advance`. A step that
     changes nothing returns the same `state` object. `pace` says which of the values that wait are among the changes
-    (state/waiting.py); closed ones always are.
+    (state/waiting.py); closed ones always are. `line_ms` is that of statuses, by default the watermark.
     """
     tables = [folding.schema(rules.measures).empty_table(), *runs]
     after, changes = table.advance(
-        state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules, pace
+        state, pa.concat_tables(tables, promote_options="default"), watermark_ms, rules, pace, line_ms
     )
     step = windows.advance(
         state.windows,

@@ -5,6 +5,9 @@ The codes 0 .. known - 1 are the rows of the state's device table; new devices f
 A measure has a status by the rules of its device, as if the device sent nothing else: it is offline when the watermark has passed
 its last reading by more than the gap, before that quiet when it has by more than the expected interval. The status follows
 from the watermark, so the state keeps only the watermark as of which the statuses are those that were last emitted.
+
+With `Rules.has_line` a line takes the watermark's place for statuses. It is ahead of the watermark, so a device may be offline
+while its session is open. A line may go back, a status without a reading does not.
 """
 
 import numpy as np
@@ -30,8 +33,9 @@ class Devices:
         self.last_seen = _padded(ints(table, "last_seen"), room)
         self.session = _padded(ints(table, "session"), room)
         self.gap, self.interval, quiet = (_padded(ints(table, name), room) for name in LIMITS)
-        self.quiet: Bools = quiet > 0
-        self._quiet_before = self.quiet
+        self.word: Ints = np.maximum(quiet, 0)
+        """The places in _WORDS of devices with an open session."""
+        self._word_before = self.word
         self._table = table
         self.at: dict[str, Ints] = {m: _padded(ints(table, f"{m}.at"), room) for m in measures}
         self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
@@ -70,10 +74,17 @@ class Devices:
         self.session[:] = -1
         np.maximum.at(self.session, codes, start)
 
-    def set_quiet(self, watermark_ms: int) -> None:
-        """A device with an open session is quiet when the watermark has passed the time of its next expected reading."""
-        expected = (self.session >= 0) & (self.interval >= 0)
-        self.quiet = expected & (self.last_seen + self.interval < watermark_ms)
+    def set_words(self, line_ms: int, gap: Ints | None = None) -> None:
+        """A device with an open session is quiet when the line has passed the time of its next expected reading. With `gap`, the
+        gap of each device, the line is ahead of the watermark: the device is offline when it has passed the last reading by more.
+        """
+        is_open = self.session >= 0
+        self.word = (is_open & (self.interval >= 0) & (self.last_seen + self.interval < line_ms)).astype(np.int64)
+        if gap is not None:
+            word = np.where(is_open & (self.last_seen + gap < line_ms), 2, self.word)
+            stays = is_open
+            stays[self._readings] = False
+            self.word = np.where(stays, np.maximum(word, self._word_before), word)
 
     def set_measures(self, watermark_ms: int | None, gap: Ints) -> None:
         """Have each measure's status emitted, as of the watermark; None for that of the row that was last emitted.
@@ -84,7 +95,7 @@ class Devices:
         self._told, self._measure_gap = told, gap
         if watermark_ms is not None:
             for measure, at in self.at.items():
-                now = self._word(at, np.full_like(told, watermark_ms))
+                now = self._word(at, np.maximum(told, watermark_ms))
                 before = _padded(ints(self._table, f"{measure}.at"), len(told) - self._table.num_rows)
                 self._measures_changed |= self._word(before, told) != now
                 self._touched |= self._word(at, told) != now
@@ -93,8 +104,8 @@ class Devices:
         """Note the watermark for the devices that are emitted, and for those with a reading that wait: their measures have the
         statuses that were emitted before. After `set_measures` and `leave`."""
         if self._told is not None:
-            self._told[self._touched] = watermark_ms
-            self._told[self._rows()] = watermark_ms
+            for rows in (self._touched, self._rows()):
+                self._told[rows] = np.maximum(self._told[rows], watermark_ms)
 
     def _word(self, at: Ints, line_ms: Ints) -> Ints:
         """Return the place in _WORDS of the status of a measure with these last readings."""
@@ -130,7 +141,7 @@ class Devices:
         return leaves
 
     def _have_another_status(self) -> Bools:
-        changed: Bools = (self.session != self._session_before) | (self.quiet != self._quiet_before)
+        changed: Bools = (self.session != self._session_before) | (self.word != self._word_before)
         return changed | self._measures_changed
 
     def remembered(self, watermark_ms: int, retain_ms: int) -> Bools:
@@ -141,7 +152,7 @@ class Devices:
         """`status_schema` of the devices that had a reading, or whose open session or a status is another one than before."""
         rows = self._rows()
         session = self.session[rows]
-        word = np.where(session < 0, 2, self.quiet[rows]).astype(np.int8)
+        word = np.where(session < 0, 2, self.word[rows]).astype(np.int8)
         status = pa.DictionaryArray.from_arrays(word, _WORDS)
         return pa.Table.from_arrays(
             [
@@ -157,16 +168,16 @@ class Devices:
 
     def transitions(self, watermark_ms: int, gap: Ints) -> pa.Table:
         """TRANSITIONS of the step, without regard to what waits. `gap` has the gap of each device."""
-        before = np.where(self._session_before < 0, 2, self._quiet_before)
+        before = np.where(self._session_before < 0, 2, self._word_before)
         before[self._known :] = -1
-        word = np.where(self.session < 0, 2, self.quiet)
+        word = np.where(self.session < 0, 2, self.word)
         is_reading = np.zeros(len(word), np.bool_)
         is_reading[self._readings] = True
         begins = np.where((before < 0) | (before == 2), self.session, self.last_seen)
         tables = [self._transitions("status", before, word, self.last_seen, begins, gap, is_reading)]
         if self._told is not None:
             told = _padded(ints(self._table, TOLD), len(word) - self._known)
-            line_ms = np.full_like(told, watermark_ms)
+            line_ms = np.maximum(told, watermark_ms)
             for measure, at in self.at.items():
                 at_before = _padded(ints(self._table, f"{measure}.at"), len(word) - self._known)
                 before = np.where(at_before < 0, -1, self._word(at_before, told))
@@ -220,8 +231,8 @@ class Devices:
             ],
             schema=device_schema(measures),
         )
-        limits = self.gap[rows], self.interval[rows], self.quiet[rows].astype(np.int64)
-        if (limits[0] >= 0).any() or (limits[1] >= 0).any():
+        limits = self.gap[rows], self.interval[rows], self.word[rows]
+        if (limits[0] >= 0).any() or (limits[1] >= 0).any() or limits[2].any():
             for name, column in zip(LIMITS, limits, strict=True):
                 table = table.append_column(pa.field(name, pa.int64(), nullable=False), pa.array(column))
         if self._told is not None:

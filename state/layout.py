@@ -66,8 +66,8 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
 
     `session` is the start of the latest open session or null.
     Where a device has limits of its own, three more columns (LIMITS) are behind these: its session gap and its expected
-    interval in ms, -1 for none, and whether (1) it was said to be quiet. With `Rules.by_measure` there is TOLD, the watermark as
-    of which the device's measures have the statuses that were last emitted, -1 for none.
+    interval in ms, -1 for none, and 1 if it was said to be quiet, 2 if offline with an open session. With `Rules.by_measure`
+    there is TOLD, the watermark as of which the device's measures have the statuses that were last emitted, -1 for none.
     Where devices wait, `state.waiting.DUE` is the last column.
     """
     return table_schema(

@@ -92,7 +92,8 @@ class BucketProcessor(StatefulProcessor):
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
         stored = self._store.load(bucket)
         before = stored.state if stored else empty_state(self._rules)
-        after, changes, leaving = advance(before, parts, runs, time.watermark_ms, self._rules, pace)
+        line_ms = watermark.line(reports, self._delays)
+        after, changes, leaving = advance(before, parts, runs, time.watermark_ms, self._rules, pace, line_ms)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack(sum(map(waiting.number, (after.devices, after.windows))))))
         if after is not before:

@@ -33,6 +33,7 @@ class Rules:
     endless          (view, measure) of the views without windows. Their values are kept until they are not in here any more
     by_device        the views of `endless` whose keys name devices: their rows count for the limit on devices
     by_measure       each measure of a device has a status of its own: see state/devices.py
+    has_line         statuses follow a line of their own, which is ahead of the watermark (state/watermark.py)
     has_transitions  a step also returns statuses before and after it (state/layout.py)
     most_readings    a window keeps so many readings one by one, None for no limit: see state/trails.py
     update_every     how long open windows wait before they are written again, in ms by view (state/waiting.py): all views have
@@ -50,6 +51,7 @@ class Rules:
     by_device: Collection[str] = frozenset()
     most_readings: int | None = MOST_READINGS
     by_measure: bool = False
+    has_line: bool = False
     has_transitions: bool = False
     update_every: Mapping[str, int] = field(default_factory=dict)
     devices_every_ms: int = 0

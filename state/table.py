@@ -11,7 +11,8 @@ is pure and vectorised: no loop over devices, sessions or readings. Its steps, w
 5  a device without an open session is offline; one silent for longer than `retain_ms` is forgotten
 
 A device whose runs bring a gap of their own has that one from then on, also for what is open. One whose runs bring an
-expected interval is quiet, while its session is open, when `watermark_ms > last_seen + interval`.
+expected interval is quiet, while its session is open, when `watermark_ms > last_seen + interval`. Where the rules have a line of
+their own for statuses, `line_ms` takes the watermark's place for these.
 
 The close rule is `watermark_ms > last + gap_ms`: a reading exactly `gap_ms` after `last` still joins (as in Spark's
 `session_window`), and no reading below the watermark is admitted.
@@ -71,11 +72,21 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
 
     It is not below the watermark that `state` was advanced to.
     """
+    return min([*_next_closings(state, rules), *_next_statuses(state, rules)], default=None)
+
+
+def _is_due(state: BucketState, rules: Rules, watermark_ms: int, line_ms: int) -> bool:
+    """Return whether time changes the state."""
+    closings, statuses = _next_closings(state, rules), _next_statuses(state, rules)
+    return min(closings, default=watermark_ms) < watermark_ms or min(statuses, default=line_ms) < line_ms
+
+
+def _next_closings(state: BucketState, rules: Rules) -> list[int]:
+    """Return what the watermark has to pass before a session closes or a device is forgotten."""
     candidates: list[int] = []
-    gap, interval, quiet = (ints(state.devices, name) for name in LIMITS)
-    gap = _gaps(gap, rules)
     open_session, last_seen = ints(state.devices, "session"), ints(state.devices, "last_seen")
     if state.runs.num_rows:
+        gap = _gaps(ints(state.devices, "gap"), rules)
         codes, session, last = (
             codes_of(state.runs.column("device")),
             ints(state.runs, "session"),
@@ -84,15 +95,26 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
         final = np.ones(len(session), np.bool_)
         final[:-1] = (session[1:] != session[:-1]) | (codes[1:] != codes[:-1])
         candidates.append(int((last + gap[codes])[final].min()))
-    expected = (open_session >= 0) & (interval >= 0) & (quiet <= 0)
-    if expected.any():
-        candidates.append(int((last_seen + interval)[expected].min()))
     silent = open_session < 0
     if silent.any():
         candidates.append(int(last_seen[silent].min()) + rules.retain_ms)
+    return candidates
+
+
+def _next_statuses(state: BucketState, rules: Rules) -> list[int]:
+    """Return what the watermark, or the line of statuses, has to pass before a status changes."""
+    candidates: list[int] = []
+    gap, interval, word = (ints(state.devices, name) for name in LIMITS)
+    gap = _gaps(gap, rules)
+    is_open, last_seen = ints(state.devices, "session") >= 0, ints(state.devices, "last_seen")
+    expected = is_open & (interval >= 0) & (word <= 0)
+    if expected.any():
+        candidates.append(int((last_seen + interval)[expected].min()))
+    if rules.has_line and (there := is_open & (word < 2)).any():
+        candidates.append(int((last_seen + gap)[there].min()))
     if rules.by_measure:
         candidates += _next_silences(state.devices, gap, interval)
-    return min(candidates, default=None)
+    return candidates
 
 
 def _next_silences(devices: pa.Table, gap: Ints, interval: Ints) -> list[int]:
@@ -108,7 +130,12 @@ def _next_silences(devices: pa.Table, gap: Ints, interval: Ints) -> list[int]:
 
 
 def advance(
-    state: BucketState | None, runs: pa.Table, watermark_ms: int, rules: Rules, pace: Pace = AT_ONCE
+    state: BucketState | None,
+    runs: pa.Table,
+    watermark_ms: int,
+    rules: Rules,
+    pace: Pace = AT_ONCE,
+    line_ms: int | None = None,
 ) -> tuple[BucketState, Changes]:
     """One step. `runs` is a table of `state.runs.schema`, in any order and cut; empty when only time has passed.
 
@@ -118,8 +145,9 @@ def advance(
     The rules' measures are computed and emitted. Others that `state` has are kept as long as a device or run has a
     value of them, and not emitted. ValueError when a device is null.
     Where devices wait (state/waiting.py), a device and its open sessions leave together: when they are due, or its status
-    changes.
+    changes. `line_ms` takes the watermark's place for statuses; by default it is the watermark.
     """
+    line_ms = watermark_ms if line_ms is None else max(watermark_ms, line_ms)
     before = state or empty_state(rules)
     known = measures_of(before.runs), measures_of(before.devices), measures_of(runs)
     measures = tuple(dict.fromkeys((*rules.measures, *itertools.chain(*known))))
@@ -128,10 +156,9 @@ def advance(
     new = block_of(runs, measures)
     own_gap, interval = ints(runs, "gap"), ints(runs, "interval")
 
-    expiry = next_expiry(before, rules)
     is_paced = bool(rules.devices_every_ms) or pace.is_holding or waiting.DUE in before.devices.column_names
     is_moved = is_paced and waiting.is_moved(before.devices, pace, rules.devices_every_ms)
-    if not len(codes) and (expiry is None or expiry >= watermark_ms) and not is_moved:
+    if not len(codes) and not is_moved and not _is_due(before, rules, watermark_ms, line_ms):
         devices_schema = status_schema(rules.measures, by_measure=rules.by_measure)
         return before, Changes(session_schema(rules.measures).empty_table(), devices_schema.empty_table())
 
@@ -147,14 +174,14 @@ def advance(
     merged, parted = _moves(walk, old, changed)
     over = walk.sessions.last + gap[walk.codes] < watermark_ms
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
-    devices.set_quiet(watermark_ms)
+    devices.set_words(line_ms, gap if rules.has_line else None)
     if rules.by_measure:
-        devices.set_measures(watermark_ms, gap)
+        devices.set_measures(line_ms, gap)
     remembered = devices.remembered(watermark_ms, rules.retain_ms)
     if is_paced:
         changed = devices.leave(pace, ~remembered, parted)[walk.codes]
     if rules.by_measure:
-        devices.tell(watermark_ms)
+        devices.tell(line_ms)
     opened = np.flatnonzero(changed & ~over)
     tables = [_sessions(names, walk.codes[opened], walk.sessions.take(opened), rules)]
     if len(merged):
@@ -168,7 +195,7 @@ def advance(
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
 
     # 5
-    transitions = devices.transitions(watermark_ms, gap) if rules.has_transitions else None
+    transitions = devices.transitions(line_ms, gap) if rules.has_transitions else None
     changes = Changes(pa.concat_tables(tables), devices.statuses(rules.measures), transitions=transitions)
     keep = ~over[walk.session_of_run]
     session = walk.sessions.start[walk.session_of_run[keep]]

@@ -45,10 +45,12 @@ class EventTime:
 @dataclass(frozen=True, slots=True)
 class Delays:
     """In ms: `delay_ms` is how far the watermark is behind the newest event time, `max_delay_ms` how far an admitted reading may
-    be behind the broker's time for it."""
+    be behind the broker's time for it. `status_ms` is how far the line of statuses is behind the newest event time, None where
+    that is the watermark."""
 
     delay_ms: int
     max_delay_ms: int
+    status_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,14 @@ def advance(before: EventTime, partitions: Iterable[Partition], delays: Delays) 
         if each.is_unread
     ]
     return EventTime(max(before.watermark_ms, min([line_ms, *bounds])), newest_ms)
+
+
+def line(reports: Sequence[bytes], delays: Delays) -> int | None:
+    """Return the line of statuses after the batch, None where it is the watermark. Unread records hold it as they hold the
+    watermark, with its own delay; it may be before that of the last batch."""
+    if delays.status_ms is None:
+        return None
+    return combine(reports, Delays(delays.status_ms, delays.status_ms)).watermark_ms
 
 
 def waiting(payload: bytes) -> int:

@@ -481,15 +481,18 @@ def devices(
     line_ms: int = 0,
     interval_ms: Mapping[str, int] | None = None,
     gap_ms: Callable[[str], int] | None = None,
+    *,
+    by_measure: bool = True,
 ) -> dict[str, Device]:
     """Every device that was admitted; of two values at one time the larger is the last one.
 
     One of which `interval_ms` says how often it should send is quiet once the line is past that, until it is offline. With
-    `gap_ms`, the session gap of a device, each measure has a status as if the device sent nothing else.
+    `gap_ms`, the session gap of a device, it is offline once the line is past that, whether its session is open or not, and
+    each measure has a status as if the device sent nothing else (`by_measure`).
     """
 
     def statuses(name: str, sent: Mapping[str, tuple[float, int]]) -> dict[str, str]:
-        if gap_ms is None:
+        if gap_ms is None or not by_measure:
             return {}
         gap, interval = gap_ms(name), (interval_ms or {}).get(name)
         return {measure: _status(joins(line_ms - at, gap), line_ms - at, interval) for measure, (_, at) in sent.items()}
@@ -509,7 +512,11 @@ def devices(
             latest[name] = max(start, latest.get(name, start))
     return {
         name: Device(
-            _status(name in latest, line_ms - seen, (interval_ms or {}).get(name)),
+            _status(
+                name in latest and (gap_ms is None or joins(line_ms - seen, gap_ms(name))),
+                line_ms - seen,
+                (interval_ms or {}).get(name),
+            ),
             seen,
             latest.get(name),
             values[code],

@@ -492,6 +492,8 @@ class Ledger:
             for device, row in self._reference.items()
         }
         line_ms, intervals = max(watermark_ms, idle_ms), self._durations(rules.expected_interval)
+        if rules.status_delay_ms is not None and self.newest_ms is not None:
+            line_ms = max(line_ms, self.newest_ms - rules.status_delay_ms)
         return Expected(
             watermark_ms,
             {view.name: view.statistics for view in rules.views},
@@ -510,7 +512,8 @@ class Ledger:
                 attributes,
                 line_ms,
                 intervals,
-                (lambda device: gaps.get(device, rules.gap_ms)) if rules.measure_status else None,
+                lambda device: gaps.get(device, rules.gap_ms),
+                by_measure=rules.measure_status,
             ),
             self._rejects,
             self._digests,

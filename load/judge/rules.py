@@ -87,6 +87,7 @@ class Rules:
     prefix: str
     shards: int
     measure_status: bool = False
+    status_delay_ms: int | None = None
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -147,6 +148,7 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         prefix=redis.get("prefix", "tidemark"),
         shards=int(redis.get("shards", 1)),
         measure_status=bool(session.get("measure_status", False)),
+        status_delay_ms=amount(session["status_delay"]) if "status_delay" in session else None,
     )
 
 

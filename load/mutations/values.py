@@ -205,6 +205,14 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "status-goes-back",
+        "a status follows a line that goes back",
+        "a device that is silent is online again while a backlog is read",
+        ("P1",),
+        (Edit("state/devices.py", "np.maximum(word, self._word_before), word)", "word, word)"),),
+        ("tests/unit/test_status_delay.py::test_a_device_is_offline_while_its_session_waits_for_late_readings",),
+    ),
+    Mutation(
         "outlet-row-refused-stops",
         "an outlet that refuses a row takes the row again and again",
         "later finals of all views wait behind one row for ever",

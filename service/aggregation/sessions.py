@@ -21,6 +21,7 @@ def rules(settings: Settings) -> Rules:
         measures=settings.measures,
         endless=frozenset(settings.endless),
         by_measure=sessions.measure_status,
+        has_line=sessions.status_delay_ms is not None,
         has_transitions=has_states(settings),
         by_device=frozenset(view.name for view in settings.views if view.is_endless and DEVICE in view.by),
         update_every={view.name: view.update_every_ms for view in settings.views},
@@ -43,7 +44,8 @@ def longest_gap_ms(settings: Settings) -> int:
 
 def delays(settings: Settings) -> Delays:
     """Return the settings of the watermark."""
-    return Delays(settings.admission.watermark_delay_ms, settings.admission.max_delay_ms)
+    admission = settings.admission
+    return Delays(admission.watermark_delay_ms, admission.max_delay_ms, settings.sessions.status_delay_ms)
 
 
 def finals(settings: Settings) -> Finals | None:

@@ -79,6 +79,7 @@ class Proposal:
     window_ms: int = 60_000
     gap_ms: int | None = None
     max_delay_ms: int | None = None
+    status_delay_ms: int | None = None
     behind_ms: tuple[int, int] | None = None
     """How far 99 % of the readings, and the last of them, are behind the broker's time; negative for ahead."""
     usual_ms: int | None = None
@@ -282,6 +283,7 @@ def _judge_delay(made: Proposal, clock: Clock, sample: Sequence[Seen]) -> None:
         made.max_delay_ms = min(_DAY_MS, round_up(2 * behind))
         usual_ms = max(500, lags[int(0.9 * (len(lags) - 1))])
         made.usual_ms = usual_ms if 8 * usual_ms <= made.max_delay_ms else None
+        made.status_delay_ms = made.usual_ms and round_up(max(10_000, 2 * made.usual_ms))
     if ahead > defaults.max_ahead_ms / 2:
         made.max_ahead_ms = min(_LONGEST_AHEAD_MS, round_up(2 * ahead))
     late = sum(each > (made.max_delay_ms or defaults.max_delay_ms) for each in lags)

@@ -47,9 +47,12 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
     yield from _registry(places)
     yield from _admission(made)
     yield from _reference(made, places)
-    if made.gap_ms is not None:
+    if made.gap_ms is not None or made.status_delay_ms is not None:
         yield from _section("sessions")
+    if made.gap_ms is not None:
         yield _line("gap", format_duration(made.gap_ms), pace(made.rhythm))
+    if made.status_delay_ms is not None:
+        yield _line("status_delay", format_duration(made.status_delay_ms), "90 % of the readings are not so late")
     names = _view_names(made.categories)
     for name in names:
         yield from _section("[views]")

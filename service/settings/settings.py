@@ -213,6 +213,12 @@ class Settings(Section):
             "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
         )
         problems += self.admission.duplicate_problems()
+        delay_ms, most_ms = self.sessions.status_delay_ms or 0, self.admission.watermark_delay_ms
+        if delay_ms > most_ms:
+            problems.append(
+                f"sessions.status_delay: {format_duration(delay_ms)} is more than max_delay and max_ahead of [admission], "
+                f"{format_duration(most_ms)}, after which the watermark says so. Shorten it, or leave it out"
+            )
         if self.reference is not None:
             problems += _unknown("reference.ranges", self.reference.ranges, measures, f"measure of {section}")
         for form in self.forms:

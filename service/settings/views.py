@@ -335,6 +335,11 @@ class Sessions(Section):
     """Whether each measure of a device has a status of its own, by the rules of the device's: a device that still sends
     humidity and no longer temperature has `temperature.status` = `offline`.
     """
+    status_delay_ms: NotNegative | None = Field(default=None, alias="status_delay", examples=["30 s"])
+    """How late readings usually arrive. A device is `quiet` or `offline` when its interval or gap was over so long before the
+    newest reading of all devices, also while its session waits for late readings. Default: when the watermark says so,
+    after max_delay and max_ahead.
+    """
     update_every_ms: NotNegative = Field(default=0, alias="update_every", examples=["30 s"])
     """The same for devices and their open sessions as update_every of a view. A device whose status or session changes is
     written at once. Default: every batch writes each device that has a reading.

@@ -166,7 +166,7 @@ def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
 
 def test_lateness_of_the_sample_becomes_the_limit_and_what_is_beyond_it_is_counted() -> None:
     made = proposal.propose(readings(ts=lambda n: BEGIN_MS + n * 100 - (100_000 if n % 2 else 0)))
-    assert made.max_delay_ms == 300_000
+    assert (made.max_delay_ms, made.status_delay_ms) == (300_000, None)
     assert proposal.final_after(made).endswith(" after their end (max_delay 5 m + max_ahead 10 s)")
     assert proposal.delays(made).startswith("99 % of the readings are at most ")
     assert proposal.settled_after(made) == "", "half of the readings are late"
@@ -177,6 +177,16 @@ def test_lateness_of_the_sample_becomes_the_limit_and_what_is_beyond_it_is_count
         readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (10 * 86_400_000 if n % 20 == 0 else 0))
     )
     assert made.doubts["admission.max_delay"] == "20 of 400 readings are further behind, and are rejected as late"
+
+
+def test_an_outage_need_not_wait_for_the_few_readings_that_are_late() -> None:
+    made = proposal.propose(
+        readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - (3_000_000 if n % 20 == 0 else 2_000))
+    )
+    assert made.status_delay_ms == 10_000
+    document = settings(made)
+    assert document["sessions"]["status_delay"] == "10 s"
+    assert parse(document).sessions.status_delay_ms == 10_000
 
 
 def test_two_fields_of_the_same_devices_are_no_doubt_and_two_of_different_ones_are() -> None:
