@@ -1,7 +1,8 @@
 """Decode Protobuf in the tasks: the mapped fields of a record become a JSON object, which decode.py reads as it reads JSON.
 
-A record is a header with the schema id (formats/framings.py), the path of the message in its file (numbers of messages, as
-varints), the message. Apicurio's serializer writes the message's name in the place of the path. A schema is kept as
+A record is a header with the schema id (formats/framings.py), what names the message in its file, the message. Confluent's
+serializer names it by its path (numbers of messages, as varints), Apicurio's by its name, that of AWS Glue by its number in the
+sorted list of all messages. Without a header it is `input.record_type`. A schema is kept as
 {"files": [[name, FileDescriptorProto in base64], ...]}, each file after those that it imports, the schema last.
 
 The parser of google.protobuf refuses more than 100 nested messages and text that is not UTF-8. What it allocates is bounded by
@@ -15,7 +16,7 @@ import base64
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as of_dataclass
 from functools import lru_cache
@@ -37,6 +38,7 @@ from service.settings import Input, field_path
 _DEEPEST = 16
 """The most numbers in the path of a message."""
 _NAME_TAG = 10
+_GLUE = ("glue", "glue-zlib")
 _MOST_READERS = 64
 _WELL_KNOWN = frozenset(
     f"google/protobuf/{name}.proto"
@@ -48,6 +50,8 @@ _WRAPPERS = "google.protobuf."
 
 File = tuple[str, str]
 """Name and content of a file, the content as base64 of a FileDescriptorProto."""
+Place = tuple[int, ...] | str | int | None
+"""What names a message in its file: its path, its name, its number in the sorted list of all, or nothing."""
 
 
 class UnreadableError(ValueError):
@@ -58,17 +62,27 @@ class UnreadableError(ValueError):
 class Unpacker:
     """Turns values of one input into JSON texts, null where they cannot be decoded; it is pickled for the tasks."""
 
-    files: Mapping[int, tuple[File, ...]]
+    files: Mapping[bytes, tuple[File, ...]]
+    """The files by what tells the schema of a record: nothing without a header."""
     paths: tuple[tuple[str, ...], ...]
     unit: str
     framing: Framing
+    record_type: str | None = None
     readers: dict[bytes, "Reader"] = of_dataclass(default_factory=dict, compare=False)
     """The readers by what stands before a message: they are made once in each task."""
 
     @classmethod
     def of(cls, form: Input, schemas: Mapping[int, Mapping[str, Any]]) -> "Unpacker":
-        files = {number: files_of(schema) for number, schema in schemas.items()}
-        return cls(files, tuple(map(field_path.parts, mapped.paths(form))), form.event_time_unit, framings.of(form))
+        framing = framings.of(form)
+        if framing.heads:
+            heads = {framing.header(form, number, schema): schema for number, schema in schemas.items()}
+        else:
+            heads = {b"": schemas[framings.reader_id(form, schemas)]} if schemas else {}
+        files = {head: files_of(schema) for head, schema in heads.items() if head is not None}
+        if b"" in files:
+            require(files[b""], form)
+        paths = tuple(map(field_path.parts, mapped.paths(form)))
+        return cls(files, paths, form.event_time_unit, framing, form.record_type)
 
     def column(self, value: Column) -> Column:
         """Return the JSON text of a value."""
@@ -93,12 +107,11 @@ class Unpacker:
 
     def _first(self, value: bytes) -> str | None:
         """Return the same of a record whose message has no reader yet."""
-        head = self.framing.head_at(value)
-        files = None if head is None else self.files.get(head.number(value))
-        if files is None:
+        files = next((files for head, files in self.files.items() if value.startswith(head)), None)
+        if files is None or (self.framing.heads and self.framing.head_at(value) is None):
             return None
-        path, at = _place(value, self.framing)
-        reader = Reader.of(_message(files, path), self.paths, self.unit)
+        place, at = _place(value, self.framing)
+        reader = Reader.of(_message(files, place, self.record_type), self.paths, self.unit)
         if len(self.readers) < _MOST_READERS:
             self.readers[value[:at]] = reader
         return reader.text(_parsed(reader.kind, value[at:]))
@@ -152,10 +165,19 @@ def check(schema: Mapping[str, Any]) -> None:
     _file(files_of(schema))
 
 
-def parsed(value: bytes, files: tuple[File, ...], framing: Framing) -> Message:
+def require(files: tuple[File, ...], form: Input) -> None:
+    """Raise SchemaError for a schema without the message that all records are."""
+    try:
+        _message(files, None, form.record_type)
+    except UnreadableError as error:
+        msg = f"{form.place}.record_type = {form.record_type!r}: {error}"
+        raise SchemaError(msg, remedy="Name a message of the schema, with its package") from error
+
+
+def parsed(value: bytes, files: tuple[File, ...], framing: Framing, record_type: str | None = None) -> Message:
     """Return the message of a record by its schema. Raises UnreadableError."""
-    path, at = _place(value, framing)
-    return _parsed(_message(files, path), value[at:])
+    place, at = _place(value, framing)
+    return _parsed(_message(files, place, record_type), value[at:])
 
 
 def _parsed(kind: Any, body: bytes) -> Message:
@@ -168,7 +190,7 @@ def _parsed(kind: Any, body: bytes) -> Message:
 
 
 def head(value: bytes, framing: Framing) -> bytes:
-    """Return what is before the message in a record: schema id and path. Raises UnreadableError."""
+    """Return what is before the message in a record: schema id and what names it. Raises UnreadableError."""
     return value[: _place(value, framing)[1]]
 
 
@@ -209,8 +231,8 @@ def _has_value(kind: Any) -> bool:
     return kind.full_name == _TIMESTAMP or (kind.full_name.startswith(_WRAPPERS) and "value" in kind.fields_by_name)
 
 
-def has_path(files: tuple[File, ...], path: Sequence[str]) -> bool:
-    """Whether a message of the schema's file, outside of other messages, has a field at a path."""
+def has_path(files: tuple[File, ...], path: Sequence[str], record_type: str | None = None) -> bool:
+    """Whether a message of the schema's file, outside of other messages or of this type, has a field at a path."""
 
     def has(message: Any, parts: Sequence[str]) -> bool:
         field = message.fields_by_name.get(parts[0])
@@ -218,12 +240,55 @@ def has_path(files: tuple[File, ...], path: Sequence[str]) -> bool:
             return field is not None
         return field.message_type is not None and has(field.message_type, parts[1:])
 
-    return any(has(message, path) for message in _file(files).message_types_by_name.values())
+    messages = _file(files).message_types_by_name.values()
+    if record_type is not None:
+        messages = [each for each in _all(messages) if each.full_name == record_type]
+    return any(has(message, path) for message in messages)
 
 
-def _place(value: bytes, framing: Framing) -> tuple[tuple[int, ...] | str, int]:
-    """Return the path of a record's message, or its name, and the byte where the message begins."""
+def other_messages(files: tuple[File, ...], form: Input) -> list[bytes]:
+    """Return what names the messages of a file that are not of `record_type`, between a record's header and the message."""
+    made = []
+
+    def walk(types: Any, path: tuple[int, ...]) -> None:
+        for number, each in enumerate(types):
+            if each.full_name != form.record_type:
+                made.extend(_named(each, (*path, number), files, form))
+            walk(each.nested_types, (*path, number))
+
+    walk(_file(files).message_types_by_name.values(), ())
+    return made
+
+
+def _named(message: Any, path: tuple[int, ...], files: tuple[File, ...], form: Input) -> list[bytes]:
+    if form.framing in _GLUE:
+        return [_written(sorted(each.full_name for each in _all(_types(files))).index(message.full_name))]
+    if form.framing == "apicurio":
+        name = message.name.encode()
+        return [_written(len(name) + 2) + bytes([_NAME_TAG, len(name)]) + name] if len(path) == 1 else []
+    written = b"".join(_written(number << 1) for number in (len(path), *path))
+    return [written, *([b"\0"] if path == (0,) else [])]
+
+
+def _all(types: Iterable[Any]) -> Iterator[Any]:
+    """Yield messages, and those within them."""
+    for each in types:
+        yield each
+        yield from _all(each.nested_types)
+
+
+def _types(files: tuple[File, ...]) -> list[Any]:
+    """Return the messages of a file outside of others, in its order, which message_types_by_name keeps."""
+    return list(_file(files).message_types_by_name.values())
+
+
+def _place(value: bytes, framing: Framing) -> tuple[Place, int]:
+    """Return what names a record's message, and the byte where the message begins."""
     begin = framing.begin(value)
+    if not framing.heads:
+        return None, 0
+    if framing in (framings.FRAMINGS[name] for name in _GLUE):
+        return _unsigned(value, begin)
     if framing != framings.FRAMINGS["apicurio"]:
         return _path(value, begin)
     # A message of Apicurio's own behind its length; its field 1 is the name.
@@ -270,6 +335,11 @@ def _unsigned(value: bytes, at: int) -> tuple[int, int]:
     raise UnreadableError(msg)
 
 
+def _written(number: int) -> bytes:
+    """Return a number below 2^14 as a varint."""
+    return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80, number >> 7])
+
+
 @lru_cache(maxsize=128)
 def _file(files: tuple[File, ...]) -> Any:
     """Return the descriptor of the last file. Raises SchemaError."""
@@ -299,20 +369,28 @@ def _file(files: tuple[File, ...]) -> Any:
 
 
 @lru_cache(maxsize=512)
-def _message(files: tuple[File, ...], path: tuple[int, ...] | str) -> Any:
-    """Return the class of the message at a path, or with a name. Raises UnreadableError."""
-    # The order of a file's messages is that of the file; message_types_by_name keeps it.
-    types = list(_file(files).message_types_by_name.values())
-    if isinstance(path, str):
-        types = [each for each in types if each.name == path]
-        path = (0,)
+def _message(files: tuple[File, ...], place: Place, record_type: str | None = None) -> Any:
+    """Return the class of the message that a record names, which has to be of a type if one is given. Raises UnreadableError."""
+    types, path = _types(files), place if isinstance(place, tuple) else (0,)
+    if isinstance(place, str):
+        types = [each for each in types if each.name == place]
+    elif isinstance(place, int):
+        types = sorted(_all(types), key=lambda each: str(each.full_name))[place : place + 1]
+    elif place is None:
+        types = [each for each in _all(types) if each.full_name == record_type]
     found = None
     for number in path:
         if not 0 <= number < len(types):
-            msg = f"the schema has no message at {'.'.join(map(str, path))}"
+            named = (
+                record_type if place is None else place if not isinstance(place, tuple) else ".".join(map(str, path))
+            )
+            msg = f"the schema has no message {named}"
             raise UnreadableError(msg)
         found = types[number]
         types = list(found.nested_types)
+    if record_type is not None and found is not None and found.full_name != record_type:
+        msg = f"is a {found.full_name}, and {record_type} is read"
+        raise UnreadableError(msg)
     return message_factory.GetMessageClass(found)
 
 

@@ -208,7 +208,7 @@ def test_a_field_may_have_the_name_of_a_method_of_its_message():
     own = b"".join(bytes([number << 3 | 1]) + struct.pack("<d", number) for number, _ in fields.values())
     value = framed(own + b"\x4a" + bytes([len(own)]) + own, path=b"\x00")
     unpacker = protobuf.Unpacker(
-        {1: files},
+        {b"\0\0\0\0\1": files},
         (("HasField",), ("next", "DESCRIPTOR"), ("next", "next", "HasField")),
         "ms",
         framings.FRAMINGS["confluent"],

@@ -157,6 +157,6 @@ class Format(ABC):
         """Return a schema that the checkpoint has kept. Raises SchemaError."""
         return dict(schema)
 
-    def describes(self, _schema: Mapping[str, Any], _path: Sequence[str]) -> bool:
+    def describes(self, _schema: Mapping[str, Any], _path: Sequence[str], _form: Input) -> bool:
         """Whether a schema may have a field."""
         return True

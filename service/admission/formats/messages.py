@@ -24,7 +24,11 @@ class Protobuf(JsonText):
     suffix = "protobuf"
 
     def framing(self, plan: Plan) -> Column:
-        return framings.of(plan.form).framing(plan)
+        framing, form = framings.of(plan.form), plan.form
+        if form.others == "reject" or form.record_type is None or not framing.heads:
+            return framing.framing(plan)
+        body = framing.body(plan)
+        return framing.framing(plan, {n: _is_other(body, each, form) for n, each in plan.schemas.schemas.items()})
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
         value = F.when(F.length("value") <= plan.max_bytes, framings.of(plan.form).value(plan))
@@ -72,11 +76,16 @@ class Protobuf(JsonText):
     def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
         protobuf.check(schema)
 
-    def describes(self, schema: Mapping[str, Any], path: Sequence[str]) -> bool:
-        return protobuf.has_path(protobuf.files_of(schema), path)
+    def describes(self, schema: Mapping[str, Any], path: Sequence[str], form: Input) -> bool:
+        return protobuf.has_path(protobuf.files_of(schema), path, form.record_type)
+
+
+def _is_other(body: Column, schema: Mapping[str, Any], form: Input) -> Column:
+    """Whether a body names another message of its schema than the one that is read."""
+    return framings.begins(body, protobuf.other_messages(protobuf.files_of(schema), form))
 
 
 def _message(value: bytes, form: Input, schemas: Schemas) -> Any:
     framing = framings.of(form)
     number = framing.id_of(value, form, schemas)
-    return protobuf.parsed(value, protobuf.files_of(schemas[number or 0]), framing)
+    return protobuf.parsed(value, protobuf.files_of(schemas[number or 0]), framing, form.record_type)
