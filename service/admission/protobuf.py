@@ -1,4 +1,4 @@
-"""Decode Protobuf in the tasks: the mapped fields of a record become a JSON object, which decode.py reads as it reads JSON.
+"""Decode Protobuf in the tasks: Python gives the mapped fields of a record as a struct of Arrow, numbers and texts.
 
 A record is a header with the schema id (formats/framings.py), what names the message in its file, the message. Confluent's
 serializer names it by its path (numbers of messages, as varints), Apicurio's by its name, that of AWS Glue by its number in the
@@ -15,22 +15,25 @@ methods are called on the class.
 import base64
 import importlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as of_dataclass
-from functools import lru_cache
-from json.encoder import encode_basestring_ascii
-from typing import Any, Self
+from functools import lru_cache, reduce
+from operator import attrgetter
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_type
 
 from service.admission import mapped
 from service.admission.formats import framings
+from service.admission.formats.format import END
 from service.admission.formats.framings import Framing
 from service.errors import SchemaError
 from service.settings import Input, field_path
@@ -45,9 +48,22 @@ _WELL_KNOWN = frozenset(
     for name in ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 )
 _TIMESTAMP = "google.protobuf.Timestamp"
-_EXPONENTS = {"s": "e-6", "ms": "e-3", "us": "", "ns": "e3"}
+_MICROSECOND = {"s": (1, 1_000_000), "ms": (1, 1_000), "us": (1, 1), "ns": (1_000, 1)}
+"""In each unit: a quotient of whole numbers, which is rounded once."""
+_WHOLE = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+)
+_FRACTIONS = (FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FLOAT)
+_NO_VALUE = "a value that is no number, text or truth value, or not the one that is mapped"
 _WRAPPERS = "google.protobuf."
 
+Role = Literal["number", "text", "device", "column", "any"]
+"""What a value is read as: a double, or a text of what may be a number in a text, a part of a device id, a column or what a
+condition asks. For people a value is left as it is.
+"""
 File = tuple[str, str]
 """Name and content of a file, the content as base64 of a FileDescriptorProto."""
 Place = tuple[int, ...] | str | int | None
@@ -60,11 +76,12 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unpacker:
-    """Turns values of one input into JSON texts, null where they cannot be decoded; it is pickled for the tasks."""
+    """Turns values of one input into the mapped fields, null where they cannot be decoded; it is pickled for the tasks."""
 
     files: Mapping[bytes, tuple[File, ...]]
     """The files by what tells the schema of a record: nothing without a header."""
-    paths: tuple[tuple[str, ...], ...]
+    roles: Mapping[tuple[str, ...], Role]
+    """What the value at each path is read as."""
     unit: str
     framing: Framing
     record_type: str | None = None
@@ -77,83 +94,106 @@ class Unpacker:
         if framing.heads:
             heads = {framing.header(form, number, schema): schema for number, schema in schemas.items()}
         else:
-            heads = {b"": schemas[framings.reader_id(form, schemas)]} if schemas else {}
+            heads = {b"": schemas[framings.reader_id(form, schemas)]}
         files = {head: files_of(schema) for head, schema in heads.items() if head is not None}
         if b"" in files:
             require(files[b""], form)
-        paths = tuple(map(field_path.parts, mapped.paths(form)))
-        return cls(files, paths, form.event_time_unit, framing, form.record_type)
+        return cls(files, roles(form), form.event_time_unit, framing, form.record_type)
 
-    def column(self, value: Column) -> Column:
-        """Return the JSON text of a value."""
+    def column(self, value: Column, form: Input) -> Column:
+        """Return the mapped fields of a value, a struct with END, which is true."""
+        tree: dict[str, Any] = {}
+        for number, path in enumerate(self.roles):
+            *parents, leaf = form.names_in_plan(path)
+            reduce(lambda node, name: node.setdefault(name, {}), parents, tree)[leaf] = number
+        kinds = [t.DoubleType() if role == "number" else t.StringType() for role in self.roles.values()]
+
+        def kind(node: dict[str, Any]) -> t.StructType:
+            each = ((name, kind(of) if isinstance(of, dict) else kinds[of]) for name, of in node.items())
+            return t.StructType([t.StructField(name, of) for name, of in each])
 
         def unpack(values: pa.Array) -> pa.Array:
-            return pa.array([None if each is None else self.text(each) for each in values.to_pylist()], pa.string())
+            rows = [None if each is None else self.row(each) for each in values.to_pylist()]
+            nothing = (None,) * len(kinds)
+            columns = list(zip(*[row or nothing for row in rows], strict=True)) or [()] * len(kinds)
+            end = pa.array([row is not None for row in rows], pa.bool_())
 
-        # Spark 4.1.1 puts a deterministic call, and the JSON parser behind it, in place of each use of its result: with two more
-        # inputs the plan had 13,000 expressions instead of 4,000, and the JVM spent its time on generated code.
-        made: Column = F.arrow_udf(unpack, "string").asNondeterministic()(value)  # type: ignore[attr-defined]
-        return made
+            def struct(node: dict[str, Any]) -> list[pa.Array]:
+                return [
+                    of_struct(of) if isinstance(of, dict) else pa.array(columns[of], types[of]) for of in node.values()
+                ]
 
-    def text(self, value: bytes) -> str | None:
-        """Return the mapped fields of a record as a JSON object, None for one that cannot be decoded."""
+            def of_struct(node: dict[str, Any]) -> pa.Array:
+                return pa.StructArray.from_arrays(struct(node), [*node])
+
+            return pa.StructArray.from_arrays([*struct(tree), end], [*tree, END])
+
+        types = [to_arrow_type(each) for each in kinds]
+        # Spark 4.1.1 puts a deterministic call in place of each use of its result: with two more inputs the plan had 13,000
+        # expressions instead of 4,000, and the JVM spent its time on generated code.
+        made = F.arrow_udf(unpack, kind(tree).add(END, t.BooleanType())).asNondeterministic()  # type: ignore[attr-defined]
+        found: Column = made(value)
+        return found
+
+    def row(self, value: bytes) -> tuple[Any, ...] | None:
+        """Return the mapped fields of a record in the order of `roles`, None for one that cannot be decoded."""
         try:
             for head, reader in self.readers.items():  # no head begins with another one
                 if value.startswith(head):
-                    return reader.text(_parsed(reader.kind, value[len(head) :]))
+                    return reader.row(_parsed(reader.kind, value[len(head) :]))
             return self._first(value)
         except UnreadableError:
             return None
 
-    def _first(self, value: bytes) -> str | None:
+    def _first(self, value: bytes) -> tuple[Any, ...] | None:
         """Return the same of a record whose message has no reader yet."""
         files = next((files for head, files in self.files.items() if value.startswith(head)), None)
         if files is None or (self.framing.heads and self.framing.head_at(value) is None):
             return None
         place, at = _place(value, self.framing)
-        reader = Reader.of(_message(files, place, self.record_type), self.paths, self.unit)
+        reader = Reader.of(_message(files, place, self.record_type), self.roles, self.unit)
         if len(self.readers) < _MOST_READERS:
             self.readers[value[:at]] = reader
-        return reader.text(_parsed(reader.kind, value[at:]))
+        return reader.row(_parsed(reader.kind, value[at:]))
 
-    def mapped(self, message: Message) -> str:
-        """Return the mapped fields of a message as a JSON object. Raises UnreadableError."""
-        return Reader.of(type(message), self.paths, self.unit).text(message)
+
+def mapped_fields(message: Message, form: Input) -> dict[str, Any]:
+    """Return the mapped fields of a message, as an object of JSON would have them. Raises UnreadableError."""
+    paths = roles(form)
+    row = Reader.of(type(message), dict.fromkeys(paths, "any"), form.event_time_unit).row(message)
+    found = dict[str, Any]()
+    for (*parents, leaf), value in zip(paths, row, strict=True):
+        reduce(lambda node, name: node.setdefault(name, {}), parents, found)[leaf] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the mapped fields of the messages of a class: what is known of the fields is looked up once.
-
-    `form` is the JSON object with %s in the place of each value, and `fields` has a function for each of them.
-    """
+    """Reads the mapped fields of the messages of a class: what is known of the fields is looked up once."""
 
     kind: Any
-    form: str
-    fields: tuple[Callable[[Any], str], ...]
+    fields: tuple[Callable[[Any], Any], ...]
 
     @classmethod
-    def of(cls, kind: Any, paths: Sequence[Sequence[str]], unit: str) -> Self:
-        tree: dict[str, Any] = {}
-        for path in paths:
-            node = tree
-            for part in path[:-1]:
-                node = node.setdefault(part, {})
-            node[path[-1]] = path
-        fields: list[Callable[[Any], str]] = []
+    def of(cls, kind: Any, roles: Mapping[tuple[str, ...], Role], unit: str) -> Self:
+        return cls(kind, tuple(_field(kind, path, role, unit) for path, role in roles.items()))
 
-        def form(node: Any) -> str:
-            if not isinstance(node, dict):
-                fields.append(_field(kind, node, unit))
-                return "%s"
-            names = ((json.dumps(name).replace("%", "%%"), each) for name, each in node.items())
-            return "{" + ",".join(f"{name}:{form(each)}" for name, each in names) + "}"
+    def row(self, message: Message) -> tuple[Any, ...]:
+        """Return the mapped fields. Raises UnreadableError."""
+        return tuple([read(message) for read in self.fields])
 
-        return cls(kind, form(tree), tuple(fields))
 
-    def text(self, message: Message) -> str:
-        """Return the mapped fields as a JSON object. Raises UnreadableError."""
-        return self.form % tuple([read(message) for read in self.fields])
+def roles(form: Input) -> dict[tuple[str, ...], Role]:
+    """Return what each mapped field is read as."""
+    asked = {each.path for measure in form.measures.values() for each in measure.conditions}
+    texts = {*form.text_fields, *(form.time_fields if form.event_time_unit == "iso" or form.text_numbers else ())}
+
+    def role(path: str) -> Role:
+        if path in form.device_fields:
+            return "device"
+        return "column" if path in form.column_fields or path in asked else "text" if path in texts else "number"
+
+    return {tuple(field_path.parts(path)): role(path) for path in mapped.paths(form)}
 
 
 def files_of(schema: Mapping[str, Any]) -> tuple[File, ...]:
@@ -394,29 +434,30 @@ def _message(files: tuple[File, ...], place: Place, record_type: str | None = No
     return message_factory.GetMessageClass(found)
 
 
-def _field(kind: Any, path: Sequence[str], unit: str, at: int = 0) -> Callable[[Any], str]:
-    """Return a function that reads a field of a message as JSON: null without one.
+def _field(kind: Any, path: Sequence[str], role: Role, unit: str, at: int = 0) -> Callable[[Any], Any]:
+    """Return a function that reads a field of a message: None without one.
 
-    It raises UnreadableError for a field that is no number, text or truth value.
+    It raises UnreadableError for a field whose values cannot have the role.
     """
     part, name = path[at], ".".join(path[: at + 1])
     field = kind.DESCRIPTOR.fields_by_name.get(part)
     if field is None:
-        return lambda _message: "null"
+        return lambda _message: None
     has = kind.HasField if field.has_presence else None
     if field.is_repeated:
-        inner = _refusing(f"{name} is repeated")
+        inner: Callable[[Any], Any] | None = _refusing(f"{name} is repeated")
     elif at + 1 == len(path):
-        inner = _text_of(field, unit)
+        inner = _reading(field, role, unit)
     elif field.message_type is None:
         inner = _refusing(f"{name} is no message")
     else:
-        inner = _field(message_factory.GetMessageClass(field.message_type), path, unit, at + 1)
-
-    def read(message: Any) -> str:
-        return inner(getattr(message, part)) if has is None or has(message, part) else "null"
-
-    return read
+        inner = _field(message_factory.GetMessageClass(field.message_type), path, role, unit, at + 1)
+    get = attrgetter(part)
+    if has is None:
+        return get if inner is None else lambda message: inner(get(message))
+    if inner is None:
+        return lambda message: get(message) if has(message, part) else None
+    return lambda message: inner(get(message)) if has(message, part) else None
 
 
 def _refusing(why: str) -> Callable[[Any], str]:
@@ -426,27 +467,56 @@ def _refusing(why: str) -> Callable[[Any], str]:
     return refuse
 
 
-def _text_of(field: Any, unit: str) -> Callable[[Any], str]:
-    """Return a function that makes JSON of a value of a field."""
-    kind = field.message_type
-    if kind is not None and kind.full_name == _TIMESTAMP and unit in _EXPONENTS:
-        exponent = _EXPONENTS[unit]
-        return lambda value: f"{value.seconds * 1_000_000 + value.nanos // 1_000}{exponent}"
-    if kind is None and field.enum_type is None:
-        return lambda value: _json(field, value)
-    return lambda value: _json(field, _value(field, value))
+def _reading(field: Any, role: Role, unit: str) -> Callable[[Any], Any] | None:
+    """Return a function that makes the value of a role of that of a field; None where they are the same."""
+    convert, kind = _CONVERSIONS[role], field.message_type
+    if kind is not None and kind.full_name == _TIMESTAMP and unit in _MICROSECOND:
+        times, by = _MICROSECOND[unit]
+        return lambda value: convert((value.seconds * 1_000_000 + value.nanos // 1_000) * times / by)
+    if kind is not None or field.enum_type is not None:
+        return lambda value: convert(_value(field, value))
+    if role == "number" and field.type in _FRACTIONS:
+        return None
+    return float if role == "number" and field.cpp_type in _WHOLE else convert
 
 
-def _json(field: Any, value: Any) -> str:
-    """Return JSON, with a number beyond all doubles for an infinity and for NaN: both are not finite."""
-    if isinstance(value, str):
-        return encode_basestring_ascii(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else "-1e999" if value < 0 else "1e999"
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UnreadableError(_NO_VALUE)
+    return float(value)
+
+
+def _text(value: Any) -> str:
     if isinstance(value, bytes):
-        msg = f"{field.name} is no number, text or truth value"
-        raise UnreadableError(msg)
-    return json.dumps(value)  # of a truth value and of an integer
+        raise UnreadableError(_NO_VALUE)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _device(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value >= 1 << 63:
+        raise UnreadableError(_NO_VALUE)
+    return str(value)
+
+
+def _column(value: Any) -> str:
+    return _text(value) if isinstance(value, bool) else _device(value)
+
+
+def _any(value: Any) -> Any:
+    if isinstance(value, bytes):
+        raise UnreadableError(_NO_VALUE)
+    return value
+
+
+_CONVERSIONS: Mapping[Role, Callable[[Any], Any]] = {
+    "number": _number,
+    "text": _text,
+    "device": _device,
+    "column": _column,
+    "any": _any,
+}
 
 
 def _value(field: Any, value: Any) -> Any:
@@ -459,8 +529,7 @@ def _value(field: Any, value: Any) -> Any:
         named = field.enum_type.values_by_number.get(value)
         return str(value) if named is None else named.name
     if isinstance(value, bytes) or not isinstance(value, int | float | str):
-        msg = f"{field.name} is no number, text or truth value"
-        raise UnreadableError(msg)
+        raise UnreadableError(f"{field.name}: {_NO_VALUE}")  # noqa: EM102
     return value
 
 

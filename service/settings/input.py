@@ -381,8 +381,13 @@ class Input(Section):
 
     @property
     def is_json(self) -> bool:
-        """Whether fields are read by the rules of JSON; fields of Protobuf become JSON first."""
+        """Whether fields are read by the rules of JSON, as those of Protobuf are."""
         return self.traits.is_json
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether a field may have another type in each record: it is read as a variant of Spark where its type decides."""
+        return not self.traits.has_types
 
     @property
     def has_schemas(self) -> bool:
@@ -521,7 +526,7 @@ class Input(Section):
         problems = [
             f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; an Avro schema has the scale"
             for name, each in decimals.items()
-            if not self.is_json or not source.in_record(each.path)
+            if not self.has_variants or not source.in_record(each.path)
         ]
         problems += [
             f"{self.place}.measures.{name}: has decimal_scale and values. Give one of them"

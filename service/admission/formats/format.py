@@ -89,9 +89,10 @@ class Format(ABC):
         """Return the reason not to decode a record: `undecodable`, `unknown_schema` or null."""
 
     def text(self, _plan: Plan, _is_mine: Column | None) -> Column | None:
-        """Return the JSON text of a record, for the column TEXT + the plan's name; None for a format that is not read as JSON.
+        """Return what a record is decoded from, for the column TEXT + the plan's name: the JSON text, or what Python has decoded.
 
-        `_is_mine` is whether the record is of this input, None with one input. The text has a column, so that it is made once.
+        None for a format that is decoded from the value. `_is_mine` is whether the record is of this input, None with one input.
+        The text has a column, so that it is made once.
         """
         return None
 

@@ -1,6 +1,6 @@
 """Protobuf behind a header that names its schema (framings.py).
 
-The mapped fields become a JSON text (service/admission/protobuf.py).
+Python makes a struct of the mapped fields (service/admission/protobuf.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,14 +11,13 @@ from google.protobuf import json_format
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from service.admission import protobuf
+from service.admission import json_record, protobuf
 from service.admission.formats import framings
-from service.admission.formats.format import Dissected, Plan, Schemas
-from service.admission.formats.plain_json import JsonText, json_fields
+from service.admission.formats.format import TEXT, Dissected, Format, Plan, Schemas
 from service.settings import Input
 
 
-class Protobuf(JsonText):
+class Protobuf(Format):
     """Messages of google.protobuf behind a schema id."""
 
     suffix = "protobuf"
@@ -34,7 +33,13 @@ class Protobuf(JsonText):
         value = F.when(F.length("value") <= plan.max_bytes, framings.of(plan.form).value(plan))
         if is_mine is not None:
             value = F.when(is_mine, value)
-        return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value)
+        return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value, plan.form)
+
+    def record(self, plan: Plan) -> Column:
+        return F.col(TEXT + plan.name)
+
+    def mark(self) -> Column:
+        return F.lit(True)
 
     def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         framing = framings.of(form)
@@ -48,11 +53,10 @@ class Protobuf(JsonText):
 
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         try:
-            text = protobuf.Unpacker.of(form, {}).mapped(_message(value, form, schemas))
+            used = protobuf.mapped_fields(_message(value, form, schemas), form)
         except protobuf.UnreadableError as error:
             return replace(found, problems=(str(error),))
-        used = super().read(json_fields(text.encode()), value, form, schemas)
-        return replace(found, read=used.read, problems=used.problems)
+        return replace(found, read=used, problems=tuple(json_record.wrong_types(used, form)))
 
     def text_problems(self, _texts: Mapping[str, str], _value: bytes, _form: Input, _schemas: Schemas) -> Iterator[str]:
         yield from ()
