@@ -20,8 +20,8 @@ from dataclasses import dataclass
 NO_INDEX = -1
 OVERSIZED, UNDECODABLE = "oversized", "undecodable"
 """Reasons, as in readings.REASONS."""
-EMPTY = "empty"
-"""The fault of a record whose array has no element."""
+EMPTY = "filtered"
+"""The fault of a record whose array has no element, in the place of a reason: it is counted as filtered."""
 MAX_READINGS = 100_000
 """The most readings of a record."""
 LARGEST_ARRAY = 256 << 20

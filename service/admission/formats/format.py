@@ -13,14 +13,14 @@ from pyspark.sql import Column
 from pyspark.sql import types as t
 
 from service.admission import json_record
-from service.admission.arrays import Cut
+from service.admission.arrays import EMPTY, Cut
 from service.admission.schema_sources import SchemaSet
 from service.settings import Input
 
 END = "tidemark_end"
 """The end mark: the field of a decoded record that shows that it was decoded to its last byte. See Format.mark."""
 CORRUPT = "tidemark_corrupt"
-FILTERED = "filtered"
+FILTERED = EMPTY
 """Takes the place of a reason in a record that its input does not let in."""
 TEXT, FRAMED, KEY = "text_", "framed_", "key_"
 """Prefixes of the columns with the JSON text of a record, with the header and the value, and with an Avro key."""
