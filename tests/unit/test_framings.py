@@ -15,7 +15,7 @@ from service.admission import avro_types, guids
 from service.admission.formats import framings
 from service.admission.protobuf import Unpacker
 from service.admission.schema_sources import load_set
-from service.commands import check_input, dissect, records
+from service.commands import check_input, dissect, places, records
 from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
 from service.settings import Input, Settings, parse
@@ -341,6 +341,45 @@ def test_a_type_that_the_schema_lacks_is_refused_at_the_start(
     other = given.model_copy(update={"input": given.form.model_copy(update={"record_type": name})})
     with pytest.raises(SchemaError, match=message):
         Unpacker.of(other.form, load_set(other).schemas)
+
+
+@pytest.mark.parametrize("framing", ["headers", "a GUID in headers", "apicurio"])
+def test_init_proposes_the_framing_with_the_schemas_of_a_registry(tmp_path: Path, framing: str) -> None:
+    with Registry() as registry:
+        number = registry.register("topic-value", FIRST)
+        guid = uuid5(NAMESPACE_OID, json.dumps(FIRST)).bytes
+        named = {"headers": b"\0" + number.to_bytes(4), "a GUID in headers": b"\1" + guid}.get(framing)
+
+        class Sample:
+            def value(self) -> bytes:
+                return (b"" if named else b"\0" + number.to_bytes(8)) + body(1, 1.5)
+
+            def headers(self) -> list[tuple[str, bytes]] | None:
+                return [(framings.HEADER, named)] if named else None
+
+            def key(self) -> None:
+                return None
+
+            def topic(self) -> str:
+                return "topic"
+
+            partition = offset = lambda self: 0
+
+            def timestamp(self) -> tuple[int, int]:
+                return 1, BASE_MS
+
+        request = places.Request(
+            tmp_path / "tidemark.toml",
+            {"bootstrap": "broker:9092", "topics": ["topic"]},
+            {"url": "redis://redis:6379/0"},
+            1,
+            registry={"url": registry.url},
+        )
+        messages = cast("list[Message]", [Sample()])
+        found = places.form(messages, request)
+        assert found.input == {"reader_schema": number, "framing": framing.rpartition(" ")[2]}
+        [seen] = records.decode(messages, found.input, found.schemas).sample
+        assert seen.record["t"] == 1.5
 
 
 def test_init_proposes_the_type_that_most_records_have() -> None:
