@@ -6,7 +6,7 @@ A message bomb is the content of a message, an array bomb a record. All are reje
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from load.faults.history import now_ms
 from load.faults.raw import Message
@@ -50,6 +50,40 @@ def array_bombs() -> list[bytes]:
         b'[{"' * 300_000,
         b"[" + b",".join([b"{}"] * (MOST + 1)) + b"]",
     ]
+
+
+PACKS: Mapping[str, Sequence[bytes]] = {
+    "senml-cbor": (
+        b"\x81" * 900_000,  # lists in one another
+        b"\x9f" * 900_000,  # endless ones
+        b"\x9b\x7f" + b"\xff" * 7,  # a list of 2^63 items that are not there
+        b"\x81\xa2\x00\x61a\x02\xc2\x5a\x00\x0d\xbb\xa0" + b"\xff" * 900_000,  # a number of 900 KB
+        b"\x81\xa2\x00\x61a\x02\xc4\x82\x1b\x0f" + b"\xff" * 7 + b"\x01",  # a decimal with a huge exponent
+        b"\xd8\x1c\x81\xd8\x1d\x00",  # a list that holds itself
+    ),
+    "sparkplug-b": (
+        b"".join(
+            b"\x12\x05\x10" + varint(each | 1 << 27) for each in range(128_000)
+        ),  # aliases that no birth has named
+        b"\x12" * 900_000,
+        b"\x12\xff\xff\xff\xff\x07",  # a metric of 2 GiB that is not there
+    ),
+    "csv": (b"," * 900_000, b'a,b\n"' + b'"' * 900_001, b"a,a\n1,2\n" * 100_000),
+}
+"""Records of formats that hold several readings, by topic."""
+
+
+def slow_times(device: str) -> list[bytes]:
+    """Return readings whose times a pattern takes long to refuse."""
+    day = "2026-11-27T06:00:00"
+    texts = (
+        " " * 60_000 + "x",
+        f"{day}.{'1' * 60_000}x",
+        day + " " * 60_000 + "x",
+        f"{day}[{'a/' * 30_000}",
+        "0" * 60_000,
+    )
+    return [json.dumps({"device_id": device, "event_time": text, "value": 1}).encode() for text in texts]
 
 
 def rejected_readings() -> bytes:

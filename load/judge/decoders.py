@@ -19,8 +19,9 @@ from typing import Any
 
 import fastavro
 
+from load.judge import arrays
 from load.judge.predicates import Formula
-from load.judge.protobuf import Messages, NoMessageError
+from load.judge.protobuf import Messages, NoMessageError, metrics_of
 from load.judge.rules import Shape
 
 UNDECODABLE = "undecodable"
@@ -73,6 +74,19 @@ class JsonSchema(Json):
         if int.from_bytes(value[1:_HEADER_BYTES], "big") not in self._ids:
             raise RejectedError(UNKNOWN_SCHEMA)
         return super().read(value[_HEADER_BYTES:])
+
+
+class Pack:
+    """Formats whose records hold several readings, as far as a hostile fleet sends them: none of its records is read."""
+
+    time_unit = None
+
+    def __init__(self, _rules: Shape) -> None:
+        pass
+
+    def read(self, value: bytes) -> Mapping[str, Any]:
+        """Raise RejectedError: a payload of Sparkplug B with too many metrics is oversized, any other record undecodable."""
+        raise RejectedError("oversized" if metrics_of(value) > arrays.MOST else UNDECODABLE)
 
 
 class Protobuf:

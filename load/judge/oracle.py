@@ -31,6 +31,7 @@ from load.judge.decoders import (
     Avro,
     Json,
     JsonSchema,
+    Pack,
     Protobuf,
     RejectedError,
     as_column,
@@ -311,11 +312,14 @@ class _Read(NamedTuple):
     texts: Mapping[str, str | None]
 
 
-_DECODERS: Mapping[str, Callable[[Shape], Avro | Json | Protobuf]] = {
+PACKS = ("senml", "senml-cbor", "csv", "line-protocol", "sparkplug-b")
+"""The formats of Pack: a record's size is not looked at before its readings."""
+_DECODERS: Mapping[str, Callable[[Shape], Avro | Json | Pack | Protobuf]] = {
     "avro": Avro,
     "json": lambda _shape: Json(),
     "json-schema": JsonSchema,
     "protobuf": Protobuf,
+    **dict.fromkeys(PACKS, Pack),
 }
 
 
@@ -544,7 +548,9 @@ class Ledger:
         """The reason of the first rule that applies; a record without one is kept, and one that is corrected and only late."""
         rules = self._rules
         broker_ms = record.broker_ms
-        if max(len(record.value or b""), len(record.key or b"")) > rules.max_bytes:
+        reader = self._only or self._readers.get(record.topic)
+        is_pack = reader is not None and reader.shape.format in PACKS
+        if not is_pack and max(len(record.value or b""), len(record.key or b"")) > rules.max_bytes:
             return "oversized"
         try:
             reader = self._only or self._readers[record.topic]

@@ -24,6 +24,8 @@ _FIXED: Mapping[int, tuple[int, str]] = {
 _BITS = {_F.TYPE_INT64: 64, _F.TYPE_UINT64: 64, _F.TYPE_SINT64: 64, _F.TYPE_INT32: 32, _F.TYPE_UINT32: 32}
 _SIGNED = {_F.TYPE_INT64, _F.TYPE_INT32}
 _DEEPEST = 100
+_METRICS = 2
+"""The field of a payload of Sparkplug B."""
 
 
 class NoMessageError(ValueError):
@@ -102,6 +104,14 @@ class Messages:
         if self._file.syntax != "proto3" or field.HasField("oneof_index") or field.type == _F.TYPE_MESSAGE:
             return None
         return "" if field.type == _F.TYPE_STRING else False if field.type == _F.TYPE_BOOL else 0
+
+
+def metrics_of(value: bytes) -> int:
+    """How many metrics a payload of Sparkplug B has, 0 for what is no payload."""
+    try:
+        return sum(number == _METRICS for number, _, _ in _fields(value))
+    except NoMessageError:
+        return 0
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 NO_INDEX = -1
 OVERSIZED, UNDECODABLE = "oversized", "undecodable"
 """Reasons, as in readings.REASONS."""
-EMPTY = "empty"
-"""The fault of a record whose array has no element."""
+EMPTY = "filtered"
+"""The fault of a record whose array has no element, in the place of a reason: it is counted as filtered."""
 MAX_READINGS = 100_000
 """The most readings of a record."""
 LARGEST_ARRAY = 256 << 20
@@ -41,6 +41,7 @@ TOKEN = re.compile(rb"\{" + _NESTED + rb"\}|" + STRING + rb'|[\[\]{},"]', re.DOT
 
 The first is there for speed: one token of a usual reading. Possessive, so that the time grows with the text alone.
 """
+_BETWEEN = re.compile(rb"\}[ \t\n\r]*+,[ \t\n\r]*+\{")
 OPENS, CLOSES, _COMMA, QUOTE = frozenset(b"[{"), frozenset(b"]}"), ord(","), ord('"')
 
 
@@ -122,6 +123,31 @@ def elements(text: bytes) -> list[bytes] | None:
         return None
     if not text.startswith(b"["):
         raise UnreadableArrayError(UNDECODABLE, "is neither an array of readings nor an object")
+    flat = _flat(text)
+    return _walked(text) if flat is None else _counted(flat, b"")
+
+
+def _flat(text: bytes) -> list[bytes] | None:
+    """Return the elements of an array of objects of single values, as most devices write them; None for another array.
+
+    It takes a quarter of the time of `_walked`. All braces are those of elements if they are as many, and no cut is in a
+    string if each element has an even number of quotes, none of them escaped.
+    """
+    between = _BETWEEN.search(text)
+    inner = text[1:-1].strip(_BLANKS)
+    braces = text.count(b"{")
+    if between is None or b"\\" in text or braces > MAX_READINGS or braces != text.count(b"}"):
+        return None
+    if not (inner.startswith(b"{") and inner.endswith(b"}") and text.endswith(b"]")):
+        return None
+    parts = inner[1:-1].split(between[0])
+    is_cut_in_text = any(each.count(b'"') & 1 for each in parts)
+    if is_cut_in_text or len(parts) != braces or text.count(b"[") != 1 or text.count(b"]") != 1:
+        return None
+    return [b"{%b}" % each for each in parts]
+
+
+def _walked(text: bytes) -> list[bytes]:
     found: list[bytes] = []
     depth, begin = 0, 1
     for token in TOKEN.finditer(text):

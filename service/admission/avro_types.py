@@ -23,6 +23,7 @@ MAX_NODES = 100_000
 """Types and names of types in a schema once its references are in it, and its endless types have their levels."""
 MAX_NESTED = 200
 """Lists and objects in one another, in the JSON of a schema. json and the walks through a schema call themselves for each."""
+_UNION = "tidemark_union"
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 _COMPLEX = _NAMED | {"array", "map"}
 
@@ -174,6 +175,46 @@ def without_case(schema: Any) -> Any:
         for each in schema.get("fields", ())
     ]
     return {**schema, **changed, **({"fields": fields} if fields else {})}
+
+
+def wrapped(union: Sequence[Any]) -> dict[str, Any]:
+    """Return the schema of records of a union's types, as a record with one field: Avro writes both alike."""
+    return {"type": "record", "name": _UNION, "fields": [{"name": _UNION, "type": union}]}
+
+
+def union_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the union of a schema that `wrapped` has made, None for another one."""
+    return schema["fields"][0]["type"] if schema.get("name") == _UNION else None
+
+
+def records_of(schema: Mapping[str, Any]) -> dict[str, tuple[bytes, Mapping[str, Any]]]:
+    """Return the schemas of the records that a schema is for, by full name, with the bytes that stand before each of them.
+
+    They are one, and nothing before it, unless the schema is a union.
+    """
+    union = union_of(schema)
+    if union is None:
+        return {full_name(schema, ""): (b"", schema)}
+    parts = definitions(union)
+    return {
+        full_name(each, ""): (_zigzag(number), inline(each, parts))
+        for number, each in enumerate(union)
+        if isinstance(each, dict)
+    }
+
+
+def others_of(schema: Mapping[str, Any], before: bytes) -> list[bytes]:
+    """Return what stands before the other types of a union than the one with these bytes."""
+    return [each for number in range(len(union_of(schema) or ())) if (each := _zigzag(number)) != before]
+
+
+def _zigzag(number: int) -> bytes:
+    """Return a number that is not negative as Avro writes it."""
+    number, made = number << 1, bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
 
 
 def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:

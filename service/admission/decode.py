@@ -85,7 +85,7 @@ class Decoder:
             if self._is_variant(path):
                 # A cast would make text of any JSON value, also of an object or a fraction.
                 is_text = is_text & self._has_kind(path, _DEVICE_KINDS)
-        if self._settings.is_json:
+        if self._settings.has_variants:
             is_text = is_text & F.col(f"{self._name}.{CORRUPT}").isNull()
             if (are_numbers := long_format.are_numbers(self._settings, self._text, self._kind)) is not None:
                 is_text = is_text & are_numbers
@@ -95,7 +95,7 @@ class Decoder:
     def _is_variant(self, path: str) -> bool:
         """Whether a text is read from a value of JSON."""
         each = source.parse(path)
-        return self._is_in_json_key(each) or (each.in_record and self._settings.is_json)
+        return self._is_in_json_key(each) or (each.in_record and self._settings.has_variants)
 
     def _is_in_json_key(self, each: source.Source) -> bool:
         return each.in_document and self._settings.key_schema is None
@@ -117,11 +117,11 @@ class Decoder:
         return F.schema_of_variant(self._field(path))
 
     def _holds(self, measure: Measure) -> Column:
-        return long_format.holds(measure, self._text, self._kind if self._settings.is_json else None)
+        return long_format.holds(measure, self._text, self._kind if self._settings.has_variants else None)
 
     def is_listed(self) -> Column | None:
         """Whether the record has one of the measures; None for an input that filters no record for that."""
-        return long_format.is_listed(self._settings, self._text, self._kind if self._settings.is_json else None)
+        return long_format.is_listed(self._settings, self._text, self._kind if self._settings.has_variants else None)
 
     def has(self, path: str) -> Column:
         """Whether a decoded record has a value at a source; never null."""
@@ -218,7 +218,7 @@ class Decoder:
         """Return the value of a measure without its conditions."""
         if measure.decimal_scale is not None:
             return F.expr(decimals.sql(self._sql(measure.path), measure.decimal_scale))
-        if not measure.conditions or not self._settings.is_json:
+        if not measure.conditions or not self._settings.has_variants:
             return self._number(measure.path, measure.values)
         if measure.path in self._settings.text_fields:
             return F.expr(numbers.sql(f"try_variant_get({self._sql(measure.path)}, '$', 'string')", measure.values))

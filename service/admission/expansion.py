@@ -89,8 +89,10 @@ class Expander:
                 continue
             readings = _Readings(batch, self.carried)
             for row in range(batch.num_rows):
-                for reading in self._of_record(batch, row):
-                    readings.add(row, *reading)
+                values, first, fault = self._of_record(batch, row)
+                step = _ROWS if sum([len(each or b"") for each in values]) <= _BYTES else 1
+                for begin in range(0, len(values), step):
+                    readings.add(row, values[begin : begin + step], None if first is None else first + begin, fault)
                     if readings.is_full:
                         yield readings.take()
             if readings.rows:
@@ -98,22 +100,20 @@ class Expander:
 
     def _of_record(
         self, batch: pa.RecordBatch, row: int
-    ) -> Sequence[tuple[bytes | None, int | None, str | None, str | None]]:
-        """Return value, index, fault and its detail of each reading of a record."""
+    ) -> tuple[Sequence[bytes | None], int | None, UnreadableArrayError | None]:
+        """Return the readings of a record, the index of the first one, and the fault of a record without readings."""
         value = batch.column("value")[row].as_py()
         own = batch.column(INDEX)[row].as_py() if INDEX in batch.schema.names else None
         form = self.forms.get(batch.column("topic")[row].as_py())
         if form is None or value is None:
-            return [(value, own, None, None)]
+            return [value], own, None
         try:
             found = formats.of(form).cut(value, form, batch.column("timestamp")[row].value // 1_000)
             if found.readings is not None:
                 self._check_key(batch.column("key")[row].as_py() or b"", found, form)
         except UnreadableArrayError as error:
-            return [(value, own, error.reason, str(error))]
-        if found.readings is None:
-            return [(found.text, own, None, None)]
-        return [(each, number, None, None) for number, each in enumerate(found.readings)]
+            return [value], own, error
+        return ([found.text], own, None) if found.readings is None else (found.readings, 0, None)
 
     def _check_key(self, key: bytes, found: Cut, form: Input) -> None:
         limit, readings = int(form.max_array_bytes), len(found.each)
@@ -133,17 +133,20 @@ class _Readings:
     rows: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
-    faults: list[str | None] = field(default_factory=list)
-    details: list[str | None] = field(default_factory=list)
+    faults: dict[int, UnreadableArrayError] = field(default_factory=dict)
+    """By the place in `values`."""
     size: int = 0
 
-    def add(self, row: int, value: bytes | None, index: int | None, fault: str | None, detail: str | None) -> None:
-        self.rows.append(row)
-        self.values.append(value)
-        self.indices.append(index)
-        self.faults.append(fault)
-        self.details.append(detail)
-        self.size += len(value or b"")
+    def add(
+        self, row: int, values: Sequence[bytes | None], first: int | None, fault: UnreadableArrayError | None
+    ) -> None:
+        """Add readings of a record, of which the first one has the index `first`, and the others the next ones."""
+        if fault is not None:
+            self.faults[len(self.values)] = fault
+        self.rows.extend([row] * len(values))
+        self.values.extend(values)
+        self.indices.extend([None] if first is None else range(first, first + len(values)))
+        self.size += sum([len(each or b"") for each in values])
 
     @property
     def is_full(self) -> bool:
@@ -153,10 +156,12 @@ class _Readings:
         """Return the readings as a batch, and begin with the next one."""
         rows = pa.array(self.rows, pa.int64())
         made = [self.records.column(name).take(rows) for name in _COLUMNS]
-        made += [self.values, self.indices, self.faults, self.details]
+        faults = [self.faults.get(place) for place in range(len(rows))] if self.faults else [None] * len(rows)
+        reasons, details = [each and each.reason for each in faults], [each and str(each) for each in faults]
         carried = {name: self.records.column(name).take(rows) for name in self.carried}
-        self.rows, self.values, self.indices, self.faults, self.details, self.size = [], [], [], [], [], 0
-        return _batch(made, carried)
+        batch = _batch([*made, self.values, self.indices, reasons, details], carried)
+        self.rows, self.values, self.indices, self.faults, self.size = [], [], [], {}, 0
+        return batch
 
     @staticmethod
     def unchanged(records: pa.RecordBatch, carried: Sequence[str] = ()) -> pa.RecordBatch:

@@ -102,9 +102,9 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
     framed = [
-        framings.with_header().alias(FRAMED + name)
+        framings.made(form).alias(FRAMED + name)
         for form, name in zip(forms, names, strict=True)
-        if form.framing == "headers"
+        if framings.of(form).is_made
     ]
     framed += [
         avro.key(form).alias(KEY + name) for form, name in zip(forms, names, strict=True) if form.key_schema is not None

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from service.admission import arrays, device_ids, expansion, expressions, filters, inputs
+from service.admission import device_ids, expansion, expressions, filters, inputs
 from service.admission.decode import OTHER
 from service.admission.formats import framings
 from service.admission.formats.format import FILTERED
@@ -329,9 +329,7 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column, *
         begin = F.when(inputs.of_each(settings, _is_tombstone), FILTERED)
     readable = begin.when(is_large, "oversized")
     if settings.has_arrays:
-        readable = (
-            begin.when(fault == arrays.EMPTY, FILTERED).when(fault.isNotNull(), fault).when(is_large, "oversized")
-        )
+        readable = begin.when(fault.isNotNull(), fault).when(is_large, "oversized")
     if not asks and any(form.others == "ignore" for form in settings.forms):
         is_other = (F.col("framing") == "unknown_schema") & inputs.of_each(settings, _ignores_others)
         readable = readable.when(is_other, FILTERED)
@@ -371,11 +369,9 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     reason = F.col("reason")
     is_large = reason == "oversized"
     limit = F.concat(_largest(), F.lit(f" bytes, limit {admission.max_bytes} (admission.max_bytes)"))
-    detail = F.when(is_large, limit)
-    if settings.has_arrays:
-        detail = F.when(F.col(expansion.FAULT).isNotNull(), F.col(expansion.DETAIL)).when(is_large, limit)
-    return (
-        detail.when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id(settings)))
+    detail = (
+        F.when(is_large, limit)
+        .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id(settings)))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
         .when(reason == "no_device", inputs.of_each(settings, _no_device))
         .when(reason == "no_time", inputs.of_each(settings, _no_time))
@@ -384,3 +380,4 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.measures}))
         .when(reason == "out_of_range", F.coalesce(*outside, F.lit(None).cast("string")))
     )
+    return F.coalesce(expansion.DETAIL, detail) if settings.has_arrays else detail

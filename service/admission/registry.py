@@ -267,8 +267,13 @@ def _kind(schema: "Schema") -> str:
 
 
 def record(schema: Any, where: str) -> dict[str, Any]:
-    """Return `schema` if it is an Avro record, raise SchemaError if not."""
+    """Return `schema` if it is an Avro record, a union of records as one (avro_types.wrapped); raise SchemaError if not."""
+    if isinstance(schema, list) and any(isinstance(each, dict) for each in schema):
+        for each in schema:
+            if each != "null":
+                record(each, where)
+        return avro_types.wrapped(schema)
     if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-        msg = f"{where}: must be an Avro record"
+        msg = f"{where}: must be an Avro record, or a union of records"
         raise SchemaError(msg)
     return schema

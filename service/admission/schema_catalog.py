@@ -15,6 +15,7 @@ A plan has at most MAX_SCHEMAS. If the source has more, those decoded before sta
 Others are added when a record has their id, until the plan is full; from then on their ids are refused.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,9 @@ from service.units import format_duration
 MAX_REFUSED = 256
 """With this many refused ids at a time, all unknown ids are refused without a look-up."""
 MAX_SCHEMAS = 64
-"""Schemas in a plan. Each one makes the plan larger, and the planning of a batch slower."""
+"""Different schemas in a plan. Each one makes the plan larger, and the planning of a batch slower. Several ids, and GUIDs, may be
+of one schema, which the plan decodes once.
+"""
 LOOK_UPS = ("found", "missing", "unusable", "failed", "full")
 """Results of a look-up, as metrics count them."""
 REST_MS = 10_000
@@ -184,7 +187,8 @@ class SchemaCatalog:
             return None
         try:
             schema = source.find(schema_id)
-            if schema is not None and len(self._schemas) >= MAX_SCHEMAS:
+            known = {*map(_text, self._schemas.values())}
+            if schema is not None and len(known) >= MAX_SCHEMAS and _text(schema) not in known:
                 self.count("full")
                 _log.error("schema id %d: the plan is full, with %d schemas. %s", schema_id, MAX_SCHEMAS, _FULL)
                 return None
@@ -257,14 +261,21 @@ class SchemaCatalog:
         self, schemas: Schemas, index: Index, source: Source, offered: Iterable[int]
     ) -> dict[int, dict[str, Any]]:
         """Return at most MAX_SCHEMAS of the schemas that the source still offers, and the reader schema."""
-        if len(schemas) <= MAX_SCHEMAS:
+        texts = {schema_id: _text(schema) for schema_id, schema in schemas.items()}
+        if len({*texts.values()}) <= MAX_SCHEMAS:
             return dict(schemas)
         order = sorted(offered, key=lambda schema_id: (schema_id not in index.since, -source.age(schema_id)))
-        used = sum(schema_id in index.since for schema_id in order)
+        used = len({texts[schema_id] for schema_id in order if schema_id in index.since})
         reader_id = max(schemas) if self.settings.form.reader_schema is None else self.settings.form.reader_schema
-        chosen = {reader_id, *order[: max(MAX_SCHEMAS // 2, min(used, MAX_SCHEMAS))]}
-        counts = (len(chosen), len(schemas))
+        different = [*dict.fromkeys(texts[schema_id] for schema_id in order)]
+        first = {*different[: max(MAX_SCHEMAS // 2, min(used, MAX_SCHEMAS))]}
+        chosen = {reader_id, *(schema_id for schema_id in order if texts[schema_id] in first)}
+        counts = (len({texts[schema_id] for schema_id in chosen}), len({*texts.values()}))
         _log.warning(
             "The query starts with %d of %d schemas. It adds another when a record has its id. %s", *counts, _FULL
         )
         return {schema_id: schema for schema_id, schema in schemas.items() if schema_id in chosen}
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    return json.dumps(schema)

@@ -1,21 +1,29 @@
-"""Sources of writers' schemas: a folder of `<id>.avsc` files, or subjects of a schema registry.
+"""Sources of writers' schemas: a folder of files, or subjects of a schema registry.
+
+    <id>.avsc    Avro
+    <id>.json    JSON Schema
+    <id>.desc    Protobuf: a set of descriptors, as `protoc --include_imports --descriptor_set_out` writes it
 
 Any device can send any schema id. A query decodes an id only if the operator has put its schema into the folder or into a subject
 of the settings, or has set it as input.reader_schema.
 """
 
-from collections.abc import Iterable, Mapping
+import base64
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from service.admission import guids
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from service.admission import avro_types, guids
 from service.admission.registry import KINDS, Client, parsed, record
 from service.errors import SchemaError
 from service.micro_batch import Offsets
-from service.settings import Settings
+from service.settings import Input, Settings
 
 Schemas = Mapping[int, dict[str, Any]]
 """Avro records, JSON Schemas, or files of Protobuf (protobuf.py), by schema id."""
@@ -39,15 +47,16 @@ SchemaSets = Mapping[str, SchemaSet]
 
 
 class FolderSource:
-    """Files `<id>.avsc` in a folder of the driver's machine. Methods raise SchemaError."""
+    """Files named by schema id in a folder of the driver's machine. Methods raise SchemaError."""
 
     is_remote = False
     """Whether the checkpoint keeps copies of the schemas, and others than the operator may add them."""
     unusable: Mapping[int | None, SchemaError] = MappingProxyType({})
     """Why an id cannot be used; None for an id that is not known."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, format_name: str = "avro") -> None:
         self._path = path
+        self._suffix, self._read = _FILES[format_name]
 
     def __str__(self) -> str:
         return str(self._path)
@@ -55,20 +64,21 @@ class FolderSource:
     def all(self) -> Schemas:
         """Return every schema that records may have."""
         schemas = {}
-        for path in sorted(self._path.glob("*.avsc")):
+        for path in sorted(self._path.glob(f"*.{self._suffix}")):
             if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
-                msg = f"{path}: a schema's file name must be its id, such as 1.avsc"
+                msg = f"{path}: a schema's file name must be its id, such as 1.{self._suffix}"
                 raise SchemaError(msg)
-            schemas[int(path.stem)] = read_schema(path)
+            schemas[int(path.stem)] = self._read(path)
         if not schemas:
             msg = f"{self}: the folder has no schema"
-            raise SchemaError(msg, remedy="Put the writers' Avro schemas there as <id>.avsc, or set input.schemas")
+            remedy = f"Put the writers' schemas there as <id>.{self._suffix}, or set input.schemas, or a [registry]"
+            raise SchemaError(msg, remedy=remedy)
         return dict(sorted(schemas.items()))
 
     def find(self, schema_id: int) -> dict[str, Any] | None:
         """Return the schema of an id that records may have, None for any other id."""
-        path = self._path / f"{schema_id}.avsc"
-        return read_schema(path) if path.exists() else None
+        path = self._path / f"{schema_id}.{self._suffix}"
+        return self._read(path) if path.exists() else None
 
     def age(self, schema_id: int) -> int:
         """Return a number that is larger for a newer schema."""
@@ -77,7 +87,7 @@ class FolderSource:
     def newer(self, known: Iterable[int]) -> list[int]:
         """Return the ids of schemas that are newer than all of these, ascending."""
         newest = max(known, default=-1)
-        names = (path.stem for path in self._path.glob("*.avsc"))
+        names = (path.stem for path in self._path.glob(f"*.{self._suffix}"))
         return sorted(int(name) for name in names if name.isdigit() and int(name) > newest)
 
     reader = find
@@ -140,7 +150,7 @@ Source = FolderSource | RegistrySource
 def schema_source(settings: Settings) -> Source:
     """Return the source of settings with one input: the registry if there is one, else the folder."""
     if settings.registry is None:
-        return FolderSource(settings.form.schemas)
+        return FolderSource(settings.form.schemas, settings.form.format)
     subjects = settings.registry.subjects or [f"{topic}-value" for topic in settings.kafka.topics]
     has_guids = settings.form.framing == "headers"
     return RegistrySource(Client(settings.registry, KINDS[settings.form.format], has_guids=has_guids), subjects)
@@ -165,10 +175,10 @@ def load_set(settings: Settings) -> SchemaSet:
 def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaSet:
     """Add the reader schema: input.reader_schema, from the source if `schemas` lacks it; without that setting the highest id.
 
-    JSON has no reader schema: its fields have names.
+    JSON and Protobuf have no reader schema: their fields have names. But without a header all records are of it.
     """
     form = settings.form
-    if form.is_json:
+    if form.is_json and form.framing != "none":
         return SchemaSet(schemas, {})
     reader_id = max(schemas) if form.reader_schema is None else form.reader_schema
     reader = schemas.get(reader_id) or source.reader(reader_id)
@@ -176,16 +186,60 @@ def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaS
         ids = ", ".join(map(str, schemas)) or "none"
         msg = f"{form.place}.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
         raise SchemaError(msg)
-    return SchemaSet({**schemas, reader_id: reader}, reader)
+    return SchemaSet({**schemas, reader_id: reader}, {} if form.is_json else reader_record(reader, form))
+
+
+def reader_record(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
+    """Return the record that an input reads, of the schema that is the reader's. Raises SchemaError."""
+    records = avro_types.records_of(schema)
+    name = form.record_type or next(iter(records))
+    if name not in records or (form.record_type is None and len(records) > 1):
+        msg = f"The reader's schema of {form.place} has the records {', '.join(records)}"
+        raise SchemaError(msg, remedy=f"Set {form.place}.record_type to one of them")
+    return dict(records[name][1])
 
 
 def read_schema(path: Path) -> dict[str, Any]:
     """Return the Avro record of a file. Raises SchemaError."""
+    return record(_read_json(path), str(path))
+
+
+def _read_json_schema(path: Path) -> dict[str, Any]:
+    schema = _read_json(path)
+    return schema if isinstance(schema, dict) else {}  # true allows every value
+
+
+def _read_descriptors(path: Path) -> dict[str, Any]:
+    """Return the files of a set of descriptors as protobuf.py has them."""
     try:
-        return record(parsed(path.read_text(encoding="utf-8"), f"{path}: "), str(path))
+        files = FileDescriptorSet.FromString(path.read_bytes()).file
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror})"
+        raise SchemaError(msg) from error
+    except DecodeError:
+        files = []
+    if not files:
+        msg = f"{path}: is no set of descriptors"
+        raise SchemaError(msg, remedy="Make it by protoc --include_imports --descriptor_set_out=FILE")
+    return {"files": [[each.name, base64.b64encode(each.SerializeToString()).decode()] for each in files]}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return parsed(path.read_text(encoding="utf-8"), f"{path}: ")
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror})"
         raise SchemaError(msg) from error
     except ValueError as error:
         msg = f"{path}: is not JSON: {error}"
         raise SchemaError(msg) from error
+
+
+_FILES: Mapping[str, tuple[str, Callable[[Path], dict[str, Any]]]] = MappingProxyType(
+    {
+        "avro": ("avsc", read_schema),
+        "json-schema": ("json", _read_json_schema),
+        "protobuf": ("desc", _read_descriptors),
+    }
+)
+"""Suffix and reader of the files in a folder, by format."""

@@ -49,7 +49,8 @@ def schemas_of(settings: Settings) -> Iterator[Line]:
         unusable = dict(place.unusable)
         for number, schema in known.schemas.items():
             try:
-                fastavro.parse_schema(dict(avro_types.bounded(schema)))
+                for _, each in avro_types.records_of(schema).values():
+                    fastavro.parse_schema(dict(avro_types.bounded(each)))
             except Exception as error:  # fastavro raises exceptions of its own and plain ones
                 what = f"{place}: {number} is no Avro schema: {error}"
                 refused = SchemaError(what, remedy="Correct it, or remove it if no producer writes with it")
@@ -75,7 +76,7 @@ def _schemas_of_names(settings: Settings, name: str) -> Iterator[Line]:
     yield ok(name, f"{place} has the ids {', '.join(map(guids.shown, sorted(schemas)))}")
     for key, path in form.fields:
         parts, schema = field_path.parts(path), schemas[newest]
-        if not formats.of(form).describes(schema, parts):
+        if not formats.of(form).describes(schema, parts, form):
             what = f"schema {guids.shown(newest)} does not describe {path!r}"
             yield Line(key, "warn", what, "Correct the path, if no record has this field")
 

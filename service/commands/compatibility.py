@@ -11,7 +11,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from service.admission import arrays, formats
+from service.admission import arrays, avro_types, formats
 from service.admission.formats.avro import reader_schema
 from service.admission.formats.format import Dissected
 from service.admission.json_record import quoted
@@ -134,12 +134,19 @@ def in_use(settings: Settings, known: SchemaSet) -> Iterator[Line]:
     """Whether the reader's schema reads every known one."""
     reader = reader_schema(known.reader, settings.form)
     for number, writer in known.schemas.items():
-        why = incompatible(reader, writer)
+        why = incompatible(reader, _read_of(writer, known))
         if why:
             what = f"the reader's schema does not read all of its records: {why}"
             yield Line(f"schema {number}", "warn", what, "Those records are rejected as undecodable")
         else:
             yield ok(f"schema {number}", "is read by the reader's schema")
+
+
+def _read_of(schema: Mapping[str, Any], known: SchemaSet) -> Mapping[str, Any]:
+    """Return the record of a schema that the reader's schema is to read: of a union the one with its name."""
+    records = avro_types.records_of(schema)
+    found = records.get(avro_types.full_name(known.reader, "")) or next(iter(records.values()))
+    return found[1]
 
 
 def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
@@ -153,7 +160,7 @@ def incompatible(reader: Mapping[str, Any], writer: Mapping[str, Any]) -> str:
 
 def _new(settings: Settings, known: SchemaSet, file: Path) -> Iterator[Line]:
     try:
-        schema = record(json.loads(file.read_text(encoding="utf-8")), str(file))
+        schema = _read_of(record(json.loads(file.read_text(encoding="utf-8")), str(file)), known)
         why = incompatible(reader_schema(known.reader, settings.form), schema)
     except (OSError, ValueError) as error:
         yield failed(str(file), SchemaError(f"cannot be read: {error}"))

@@ -19,9 +19,8 @@ from service.admission import decimals, decode, device_ids, formats, json_record
 from service.admission.formats import framings
 from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.formats.framings import HEADER_BYTES, Headers
-from service.admission.schema_sources import load_set
+from service.admission.schema_sources import FolderSource, load_set
 from service.commands.metadata import Metadata
-from service.errors import SchemaError
 from service.settings import Input, Measure, Settings, field_path, source, time_pattern
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,16 +75,8 @@ def writers(settings: Input, everything: Settings | None = None) -> Schemas:
     if not settings.has_schemas:
         return {}
     if everything is not None and everything.registry is not None:
-        in_use: Schemas = load_set(everything).schemas
-        return in_use
-    by_id = {}
-    for path in settings.schemas.glob("*.avsc"):
-        try:
-            by_id[int(path.stem)] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            msg = f"{path}: is not <id>.avsc with an Avro schema: {error}"
-            raise SchemaError(msg) from error
-    return by_id
+        return load_set(everything).schemas
+    return FolderSource(settings.schemas, settings.format).all()
 
 
 def dissect(value: bytes | None, settings: Input, schemas: Schemas, headers: Headers = ()) -> Dissected:

@@ -33,7 +33,7 @@ class Metadata:
         each = source.parse(word)
         match each.kind:
             case "key" if each.names and form is not None and form.key_schema is not None:
-                return json_record.at(avro.key_of(self.key, form), source.path_of(each))
+                return json_record.at(avro.key_of(self.key, form, self.headers), source.path_of(each))
             case "key" if each.names:
                 return json_record.at(document(self.key), source.path_of(each))
             case "key":

@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from service.admission import avro_types
+from service.admission import avro_types, guids
 from service.admission.formats.framings import HEADER
 from service.admission.registry import KINDS, Client
 from service.admission.schema_sources import Schemas, schema_source
@@ -45,15 +45,15 @@ class Request:
     registry: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, Any] = field(default_factory=dict)
 
-    def draft(self, form: str = "avro", **registry: Any) -> Settings:
+    def draft(self, form: str = "avro", framing: str = "confluent", **registry: Any) -> Settings:
         """Return settings with these sections, for the connections; their fields are not proposed yet. Raises SettingsError.
 
-        `form` is the format of records behind a schema id.
+        `form` is the format of records behind a schema id, and `framing` what is before them.
         """
         document: dict[str, Any] = {
             "service": dict(self.service),
             "kafka": dict(self.kafka),
-            "input": {"measures": {"m": "m"}, "reader_schema": 0, "format": form},
+            "input": {"measures": {"m": "m"}, "reader_schema": 0, "format": form, "framing": framing},
             "views": [{"name": "device", "window": "1 m"}],
             "redis": dict(self.redis),
         }
@@ -86,7 +86,9 @@ class Form:
 
     def types(self, parts: Sequence[str]) -> set[str]:
         """Return the Avro types of a path in the reader's schema; empty without such a field."""
-        return check_input.kinds((self.schemas or {})[self.reader], parts)
+        named = avro_types.records_of((self.schemas or {})[self.reader])
+        _, record = named[self.input.get("record_type", next(iter(named)))]
+        return check_input.kinds(record, parts)
 
 
 def newest(kafka: Kafka, request: Request) -> Sequence[Message]:
@@ -124,15 +126,15 @@ def _form(messages: Sequence[Message], request: Request) -> Form:
         if isinstance(array, str):
             doubts = {"input.array": f"the readings seem to be the elements at {array}"}
         return Form({"format": "json", **({"array": array} if array else {})}, doubts=doubts)
-    if framing == "headers":
+    if framing == "headers" and not request.registry:
         what = (
             f"the records name their schemas in the header {HEADER}, as those of Confluent's HeaderSchemaIdSerializer"
         )
-        raise SchemaError(what, remedy='Set framing = "headers", the format, and a [registry] with the schemas')
-    if framing == "glue":
+        raise SchemaError(what, remedy="Give --registry URL")
+    if framing in {"glue", "glue-zlib"}:
         what = "the records begin with the UUID of a schema version, as those of AWS Glue"
         raise SchemaError(
-            what, remedy='Put the schemas into a folder as <id>.avsc, set framing = "glue" and schema_versions'
+            what, remedy=f'Put the schemas into a folder as <id>.avsc, set framing = "{framing}" and schema_versions'
         )
     ids = records.ids(messages, framing)
     shown = ", ".join(str(number) for number, _ in ids.most_common(_IDS))
@@ -151,36 +153,59 @@ def _form(messages: Sequence[Message], request: Request) -> Form:
             folder["reader_schema"] = reader
         chosen = Form(folder, schemas, reader, doubts=doubts)
     else:
-        chosen = _registered(settings, request, ids)
+        chosen = _registered(settings, request, ids, framing)
     if chosen.schemas is not None and not ids.keys() & chosen.schemas.keys():
         known = ", ".join(map(str, sorted(chosen.schemas)))
         what = f"the records have the schema ids {shown}, {schema_source(settings)} has {known}"
         raise SchemaError(what, remedy="Add the writers' schemas under these ids")
-    return chosen
+    types = records.types(messages, framing, chosen.schemas or {})
+    if not types:
+        return chosen
+    name = types.most_common(1)[0][0]
+    listed = ", ".join(f"{each} ({count} records)" for each, count in types.most_common())
+    doubt = {} if len(types) == 1 else {"input.record_type": f"the records are of several types: {listed}"}
+    return replace(chosen, input={**chosen.input, "record_type": name}, doubts={**chosen.doubts, **doubt})
 
 
-def _registered(settings: Settings, request: Request, ids: Counter[int]) -> Form:
+def _registered(settings: Settings, request: Request, ids: Counter[int], framing: str) -> Form:
     assert settings.registry is not None  # noqa: S101
-    word = Client(settings.registry).kind_of(ids.most_common(1)[0][0])
-    kind = next((name for name, each in KINDS.items() if each == word), "avro")
+    first = ids.most_common(1)[0][0]
+    if first < guids.FIRST:
+        word = Client(settings.registry).kind_of(first)
+        kind = next((name for name, each in KINDS.items() if each == word), "avro")
+    else:  # a registry finds a version by its GUID, but not its subjects
+        found = (name for name in KINDS if first in schema_source(request.draft(name, framing)).all())
+        kind = next(found, "avro")
     client = Client(settings.registry, KINDS[kind])
-    schemas = schema_source(request.draft(kind)).all()
+    schemas = schema_source(request.draft(kind, framing)).all()
+    ids = _by_id(ids, schemas)
+    before = {} if framing == "confluent" else {"framing": framing}
     subjects: list[str] = []
     if not ids.keys() & schemas.keys():
-        subjects = sorted({each for number, _ in ids.most_common(_IDS) for each in client.subjects_of(number)})
+        known = [number for number, _ in ids.most_common(_IDS) if number < guids.FIRST]
+        subjects = sorted({each for number in known for each in client.subjects_of(number)})
         if not subjects:
             what = (
                 f"the records have the schema ids {', '.join(map(str, sorted(ids)[:_IDS]))}, {client} has none of them"
             )
             raise SchemaError(what, remedy="Name the registry that the producers use")
-        schemas = schema_source(request.draft(kind, subjects=subjects)).all()
+        schemas = schema_source(request.draft(kind, framing, subjects=subjects)).all()
         if not schemas:
             client.schema(ids.most_common(1)[0][0])  # raises: it is of another kind
     registry = {**request.registry, **({"subjects": subjects} if subjects else {})}
     if kind != "avro":
-        return Form({"format": kind}, schemas, 0, registry)
+        return Form({"format": kind, **before}, schemas, 0, registry)
     reader, doubts = _reader(ids, schemas, ids.keys() & schemas.keys())
-    return Form({"reader_schema": reader}, schemas, reader, registry, doubts)
+    return Form({"reader_schema": reader, **before}, schemas, reader, registry, doubts)
+
+
+def _by_id(ids: Counter[int], schemas: Schemas) -> Counter[int]:
+    """Return the counts of GUIDs under the schema ids of their versions."""
+    found = Counter[int]()
+    for number, count in ids.items():
+        same = (each for each, schema in schemas.items() if schema is schemas.get(number))
+        found[min(same, default=number)] += count
+    return found
 
 
 def _reader(ids: Counter[int], schemas: Schemas, choice: Collection[int]) -> tuple[int, Mapping[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from service.admission import arrays, formats
+from service.admission import arrays, avro_types, formats
 from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
 from service.commands import dissect, metadata
@@ -21,6 +21,7 @@ from service.settings import Admission, Input, field_path
 
 MAX_BYTES = int(Admission().max_bytes)
 _LOOKED_AT = 200
+_ASKED = ("format", "framing", "record_type")
 _MOST_WORDS, _DEEPEST = 32, 3
 """Names of a key's object and headers that are looked at, and levels of a key."""
 _LARGEST_ARRAY = int(Input().max_array_bytes)
@@ -44,9 +45,10 @@ def framing_of(messages: Sequence[Message]) -> str | None:
     if in_header > len(values) / 2:
         return "headers"
     # Apicurio's begin as Confluent's would with the id 0.
-    for name in ("apicurio", "confluent", "single-object", "glue"):
-        each = framings.FRAMINGS[name]
-        if sum(each.head_at(value) is not None for value in values) > len(values) / 2:
+    for name in ("apicurio", "confluent", "single-object", "glue", "glue-zlib"):
+        shape = Input.model_validate({"framing": name})
+        heads = (framings.of(shape).head_at(framings.framed(value, (), shape)) for value in values)
+        if sum(head is not None for head in heads) > len(values) / 2:
             return name
     return None
 
@@ -68,8 +70,22 @@ def sample_line(messages: Sequence[Message]) -> str:
 def ids(messages: Sequence[Message], framing: str = "confluent", schemas: Schemas | None = None) -> Counter[int]:
     """Count the schema ids of framed records; with a framing without ids, those of the `schemas`."""
     shape = Input.model_validate({"framing": framing})
-    found = (framings.of(shape).id_of(message.value() or b"", shape, schemas or {}) for message in messages)
+    found = (framings.of(shape).id_of(_framed(message, shape), shape, schemas or {}) for message in messages)
     return Counter(each for each in found if each is not None)
+
+
+def types(messages: Sequence[Message], framing: str, schemas: Schemas) -> Counter[str]:
+    """Count the records of each type of those Avro schemas that are a union."""
+    shape, found = Input.model_validate({"framing": framing}), Counter[str]()
+    for message in messages:
+        value = _framed(message, shape)
+        schema = schemas.get(framings.of(shape).id_of(value, shape, schemas) or 0, {})
+        if avro_types.union_of(schema) is not None:
+            begin = framings.of(shape).begin(value)
+            found.update(
+                name for name, (before, _) in avro_types.records_of(schema).items() if value.startswith(before, begin)
+            )
+    return found
 
 
 def array_of(messages: Sequence[Message]) -> bool | str:
@@ -87,7 +103,7 @@ def array_of(messages: Sequence[Message]) -> bool | str:
 
 def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schemas | None) -> Decoded:
     """Decode records with the writers' schemas by id, None for JSON without ids; `form` are settings of [input]."""
-    decoded, shape = Decoded(), Input(format=form.get("format", "avro"), framing=form.get("framing", "confluent"))
+    decoded, shape = Decoded(), Input.model_validate({name: form[name] for name in _ASKED if name in form})
     known = schemas or {}
     for number, schema in known.items():
         formats.of(shape).check_sample(number, schema)
@@ -97,6 +113,7 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
             decoded.refuse("no value, which is a tombstone")
             continue
         found = _readings(value) if form.get("array") is True else _within(value, form, int(message.timestamp()[1]))
+        value = _framed(message, shape)
         for each in [value] if found is None else found:
             if len(each) > MAX_BYTES:
                 decoded.refuse(f"larger than {MAX_BYTES} bytes (admission.max_bytes)")
@@ -106,6 +123,11 @@ def decode(messages: Sequence[Message], form: Mapping[str, Any], schemas: Schema
                     Seen(record, _key(message), int(message.timestamp()[1]), place_of(message), words)
                 )
     return decoded
+
+
+def _framed(message: Message, shape: Input) -> bytes:
+    headers: Any = message.headers()
+    return framings.framed(message.value() or b"", headers or (), shape)
 
 
 def _within(value: bytes, form: Mapping[str, Any], broker_ms: int) -> list[bytes] | None:

@@ -73,11 +73,13 @@ def describe(client: AdminClient, kafka: Kafka) -> Mapping[str, Topic]:
         existing = client.list_topics(timeout=TIMEOUT_S).topics
     except KafkaException as error:
         raise unreachable(kafka, error, client) from error
+    names = sorted(wanted & existing.keys())
+    configurations = _configurations(client, names)
     topics = {}
-    for name in sorted(wanted & existing.keys()):
+    for name in names:
         partitions = existing[name].partitions.values()
         replicas = min((len(partition.replicas) for partition in partitions), default=0)
-        topics[name] = Topic(name, len(partitions), replicas, _configuration(client, name))
+        topics[name] = Topic(name, len(partitions), replicas, configurations[name])
     return topics
 
 
@@ -207,10 +209,14 @@ def _require_rights(client: AdminClient, kafka: Kafka, names: Sequence[str]) -> 
             raise SourceRefusedError(what, remedy="Give [kafka] user this right: docs/operator/kafka.md")
 
 
-def _configuration(client: AdminClient, name: str) -> dict[str, str]:
-    resource = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name)
-    try:
-        entries = client.describe_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
-    except (KafkaException, TimeoutError):
-        return {}  # the right to read configurations is optional; `tidemark check` reports if it is missing
-    return {key: entry.value for key, entry in entries.items() if entry.value is not None}
+def _configurations(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return Kafka's texts by key for each topic, asked for in one request; none of a topic that the service may not read."""
+    resources = {name: _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in names}
+    futures = client.describe_configs([*resources.values()], request_timeout=TIMEOUT_S) if names else {}
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for name, resource in resources.items():
+        # The right to read configurations is optional; `tidemark check` reports if it is missing.
+        with suppress(KafkaException, TimeoutError):
+            entries = futures[resource].result(TIMEOUT_S)
+            found[name] = {key: entry.value for key, entry in entries.items() if entry.value is not None}
+    return found

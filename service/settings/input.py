@@ -235,21 +235,31 @@ class Input(Section):
     "sparkplug-b".
     """
     schemas: Path = Path("schemas/avro")
-    """Folder of <id>.avsc, one file for each schema id that writers use. Not used for JSON, nor with a [registry]."""
+    """Folder with one file for each schema id that writers use: <id>.avsc of Avro, <id>.json of JSON Schema, <id>.desc of
+    Protobuf, a set of descriptors of protoc --include_imports --descriptor_set_out. Not used for JSON, nor with a [registry].
+    """
     reader_schema: int | None = Field(default=None, examples=[2])
     """The id whose schema the records are read with. Default: the highest one in the folder; with a [registry] there is
     none.
     """
-    framing: Literal["confluent", "headers", "apicurio", "glue", "single-object", "none"] = "confluent"
+    framing: Literal["confluent", "headers", "apicurio", "glue", "glue-zlib", "single-object", "none"] = "confluent"
     """What stands before a record that has a schema. "confluent": 0 and four bytes of schema id. "headers": the id or the
     schema's GUID is in Confluent's header __value_schema_id, or else before the record. "apicurio": 0 and eight bytes.
-    Only with Avro: "glue", the header of AWS Glue, with schema_versions; "single-object", Avro's own, C3 01 and the
-    fingerprint; "none", nothing, and all records are of the reader_schema, or of the highest id in the folder.
+    "glue": the header of AWS Glue, with schema_versions; "glue-zlib" also reads compressed values, through Python.
+    Only with Avro and Protobuf: "none", nothing, and all records are of the reader_schema, or of the highest id in the
+    folder. Only with Avro: "single-object", Avro's own, C3 01 and the fingerprint.
+    """
+    record_type: str | None = Field(default=None, min_length=1, examples=["acme.Reading"])
+    """The full name of the records that are read: of a message of Protobuf, and of a record of an Avro schema that is a union
+    of several. Records of other types are undecodable; others = "ignore" counts them as filtered. Default: the only type; of
+    Protobuf the type that each record names.
     """
     schema_versions: Mapping[int, str] = Field(
         default_factory=dict, examples=[{"1": "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63"}]
     )
-    """With framing = "glue": schema id = the UUID of its version in AWS Glue. The file of the id has the schema."""
+    """With framing = "glue" and "glue-zlib": schema id = the UUID of its version in AWS Glue. The file of the id has the
+    schema.
+    """
     others: Literal["reject", "ignore"] = "reject"
     """Records of other types than this input reads, in a topic of several types: "ignore" counts them as filtered, "reject"
     rejects them. With Avro they are of a schema with another record's name than the reader's; and, of every format, of a
@@ -371,8 +381,13 @@ class Input(Section):
 
     @property
     def is_json(self) -> bool:
-        """Whether fields are read by the rules of JSON; fields of Protobuf become JSON first."""
+        """Whether fields are read by the rules of JSON, as those of Protobuf are."""
         return self.traits.is_json
+
+    @property
+    def has_variants(self) -> bool:
+        """Whether a field may have another type in each record: it is read as a variant of Spark where its type decides."""
+        return not self.traits.has_types
 
     @property
     def has_schemas(self) -> bool:
@@ -511,7 +526,7 @@ class Input(Section):
         problems = [
             f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; an Avro schema has the scale"
             for name, each in decimals.items()
-            if not self.is_json or not source.in_record(each.path)
+            if not self.has_variants or not source.in_record(each.path)
         ]
         problems += [
             f"{self.place}.measures.{name}: has decimal_scale and values. Give one of them"

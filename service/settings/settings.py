@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from service.settings import source, topics_pattern
+from service.settings.formats import TRAITS
 from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
@@ -94,6 +95,9 @@ class Otel(Section):
     """
     sample_ratio: float = Field(default=1.0, gt=0, le=1)
     """Share of the batches that are traced."""
+
+
+_WITH_SCHEMAS = tuple(name for name, each in TRAITS.items() if each.kind is not None)
 
 
 class Settings(Section):
@@ -235,10 +239,9 @@ class Settings(Section):
 
     def _problems_of(self, form: Input) -> Iterator[str]:
         """Yield what the keys of an input, and the registry, do not allow."""
-        if self.registry is not None and not form.is_json and form.reader_schema is None:
+        has_reader = not form.is_json or form.framing == "none"
+        if self.registry is not None and has_reader and form.reader_schema is None:
             yield "reader_schema: is missing. With a [registry] name the id whose schema the records are read with"
-        if self.registry is None and form.traits.needs_registry:
-            yield f"format: {form.format} needs a [registry], which has the schemas"
         yield from self._schema_problems(form)
         if form.array and not form.traits.has_arrays:
             yield f"array: needs format = 'json', and the format is {form.format!r}"
@@ -253,18 +256,21 @@ class Settings(Section):
 
     def _schema_problems(self, form: Input) -> Iterator[str]:
         """Yield what the keys about schemas do not allow."""
-        if form.framing in {"headers", "apicurio"} and not form.has_schemas:
-            yield f"framing: {form.framing!r} is for records with a schema, and the format is {form.format!r}"
-        if form.framing in {"glue", "single-object", "none"} and form.format != "avro":
-            yield f"framing: {form.framing!r} is for format = 'avro', and the format is {form.format!r}"
+        of_framing = {"single-object": ("avro",), "none": ("avro", "protobuf")}.get(form.framing, _WITH_SCHEMAS)
+        if form.framing != "confluent" and form.format not in of_framing:
+            yield f"framing: {form.framing!r} is for the formats {', '.join(of_framing)}, and the format is {form.format!r}"
+        if form.record_type is not None and form.format not in {"avro", "protobuf"}:
+            yield f"record_type: is for Avro and Protobuf, and the format is {form.format!r}"
+        if form.framing == "none" and form.format == "protobuf" and form.record_type is None:
+            yield "record_type: is missing. Without a header name the message that all records are, such as 'acme.Reading'"
         if form.key_schema is not None and not form.key_paths:
             yield "key_schema: no setting reads a field of the key; device_id = '$key.id' does"
         if form.others == "ignore" and not form.has_schemas:
             yield f"others: is for records with a schema, and the format is {form.format!r}; use where"
-        is_glue = form.framing == "glue"
+        is_glue = form.framing in {"glue", "glue-zlib"}
         if is_glue != bool(form.schema_versions) or (is_glue and self.registry is not None):
             yield (
-                "schema_versions: framing = 'glue' needs the UUID of each schema id, and a folder of schemas; "
+                "schema_versions: framing = 'glue' or 'glue-zlib' needs the UUID of each schema id, and a folder of schemas; "
                 "no other framing has them"
             )
 

@@ -12,10 +12,22 @@ from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
 from service.commands.metadata import Metadata
 from service.settings import Input, Settings
-from tests.stream.messages import ENV, FILE, READING_CLASS, text
+from tests.stream.messages import ENV, FILE, text
 from tests.stream.records import BASE_MS
 from tests.stream.test_public_shapes import RECORD
-from tests.unit.test_framings import FIRST, GUID, body, cases, of_headers, settings
+from tests.unit.test_framings import (
+    FIRST,
+    GUID,
+    TEXT,
+    TYPED,
+    body,
+    cases,
+    message,
+    of_headers,
+    settings,
+    typed,
+    typed_cases,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -33,14 +45,6 @@ def test_each_framing_is_read_by_the_plan(spark: Any, tmp_path: Path, framing: s
     assert found == {name: expected for name, (_, expected) in values.items()}
 
 
-def message() -> bytes:
-    made = READING_CLASS(device_id="d")
-    made.event_time.FromMilliseconds(BASE_MS)
-    made.temperature.value = 1.5
-    return bytes(made.SerializeToString())
-
-
-TEXT = b'{"device_id": "d", "event_time": %d, "temperature": 1.5}' % BASE_MS
 FILES = {"files": [["env.proto", text(ENV)], ["x.proto", text(FILE)]]}
 # By format: its schema, the body of a record, and what Protobuf's serializer adds to the id: the path of the second message.
 BODIES: dict[str, tuple[dict[str, Any], bytes, bytes]] = {
@@ -94,6 +98,20 @@ def _compare(spark: Any, given: Settings, known: dict[int, Any], records: dict[s
         assert dissect.reason(found, Metadata(b"k"), given.form)[0] == (reject["reason"] if reject else ""), name
         assert reject is None or reject["reason"] != "unknown_schema" or reject["schema_id"] == found.schema, name
     assert answers == {name: expected for name, (_, _, expected) in records.items()}
+
+
+@pytest.mark.parametrize("others", ["reject", "ignore"])
+@pytest.mark.parametrize(("form", "framing"), TYPED)
+def test_the_records_of_one_type_are_read(spark: Any, tmp_path: Path, form: str, framing: str, others: str) -> None:
+    records = typed_cases(form, framing, others)
+    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
+    rows = [(b"k", value, "topic", 0, n, at, []) for n, (value, _) in enumerate(records.values())]
+    decided = readings.admit(spark.createDataFrame(rows, RECORD), typed(tmp_path, form, framing, others)).collect()
+    found = {
+        name: row["t"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
+        for name, row in zip(records, sorted(decided, key=lambda row: int(row["offset"])), strict=True)
+    }
+    assert found == {name: expected for name, (_, expected) in records.items()}
 
 
 OTHER = {"type": "record", "name": "Alarm", "fields": [{"name": "code", "type": "int"}]}

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
 from pydantic import ByteSize
 
 from load.judge import arrays as oracle
@@ -45,8 +48,8 @@ def outcome(value: bytes, limit: int = LIMIT) -> list[bytes] | str | None:
         (b'[{"a":1],{"a":2}]', [b'{"a":1]', b'{"a":2}']),
         (b"[1,,2,]", [b"1", b"", b"2", b""]),
         (b'{"a":[1,2]}', None),
-        (b"[]", "empty: the array has no readings"),
-        (b" [ \n] ", "empty: the array has no readings"),
+        (b"[]", "filtered: the array has no readings"),
+        (b" [ \n] ", "filtered: the array has no readings"),
         (b"", "undecodable: is neither an array of readings nor an object"),
         (b"null", "undecodable: is neither an array of readings nor an object"),
         (b'"[{}]"', "undecodable: is neither an array of readings nor an object"),
@@ -274,3 +277,25 @@ def test_arrays_are_of_json() -> None:
     assert (settings.has_arrays, settings.has_filter, int(settings.forms[0].max_array_bytes)) == (True, True, 1 << 20)
     with pytest.raises(SettingsError, match=r"max_array_bytes"):
         parse(document({**given, "format": "json", "max_array_bytes": arrays.LARGEST_ARRAY + 1}))
+
+
+@settings_of_hypothesis(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            ['{"a":1}', '{"a":"},{"}', "{}", '"', ",", ", ", "[", "]", "{", "}", "\\", "1", ' {"b": "x"} ']
+        ),
+        max_size=9,
+    )
+)
+def test_flat_objects_are_cut_as_all_others(pieces: list[str]) -> None:
+    for between in ("", ",", ", "):
+        text = f"[{between.join(pieces)}]".encode()
+        found = arrays._flat(text)
+        assert found is None or found == arrays._walked(text)
+
+
+def test_flat_objects_are_cut_without_a_walk() -> None:
+    assert arrays._flat(b'[ {"a":1}, {"b":"x, y"} ]') == [b'{"a":1}', b'{"b":"x, y"}']
+    assert arrays._flat(b'[{"a":"},{"},{"b":1}]') is None
+    assert arrays._flat(b"[" + b",".join([b"{}"] * (MAX_READINGS + 1)) + b"]") is None

@@ -9,6 +9,8 @@ from typing import get_args
 
 import pytest
 
+from load.faults import bombs
+from load.judge.decoders import Pack, RejectedError
 from service.admission.arrays import UnreadableArrayError
 from service.admission.formats import FORMATS
 from service.rejects import delivery
@@ -167,3 +169,12 @@ def test_packed_bytes_with_a_blank_and_an_equals_sign_are_no_line_protocol() -> 
     packed = b"\x1f\x8b\x08\x00 a=1\x02\xff" + b"\x8b" * 20
     assert not FORMATS["line-protocol"].looks_alike(packed)
     assert FORMATS["line-protocol"].looks_alike("größe,d=a t=1 1790000000000000000".encode())
+
+
+@pytest.mark.parametrize(("name", "bomb"), [(name, bomb) for name, each in bombs.PACKS.items() for bomb in each])
+def test_a_bomb_of_the_hostile_fleet_has_the_reason_that_the_oracle_gives(name: str, bomb: bytes) -> None:
+    with pytest.raises(UnreadableArrayError) as error:
+        FORMATS[name].cut(bomb, Input.model_validate({"format": name}), 0)
+    with pytest.raises(RejectedError) as expected:
+        Pack(None).read(bomb)  # type: ignore[arg-type]
+    assert error.value.reason == str(expected.value)

@@ -1,22 +1,26 @@
 """What stands before a record of Avro: every framing's header, without Spark."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 from confluent_kafka import Message
+from google.protobuf import descriptor_pb2
 
 from load.servers.schema_registry import Registry
-from service.admission import guids
+from service.admission import avro_types, guids
 from service.admission.formats import framings
+from service.admission.protobuf import Unpacker
 from service.admission.schema_sources import load_set
-from service.commands import dissect, records
+from service.commands import check_input, dissect, places, records
 from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
 from service.settings import Input, Settings, parse
 from service.settings import Registry as Section
+from tests.stream.messages import ENV, FILE, READING_CLASS
 from tests.stream.records import BASE_MS, avro
 
 VERSIONS = {1: "b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63", 2: "00000000-0000-0000-0000-000000000002"}
@@ -50,6 +54,7 @@ HEADERS: dict[str, tuple[bytes, bytes, bytes]] = {
     ),
     "single-object": (b"", b"", b"\xc3\1" + b"\0" * 8),
 }
+HEADERS["glue-zlib"] = HEADERS["glue"]
 
 
 def settings(folder: Path, framing: str, **given: Any) -> Settings:
@@ -57,7 +62,9 @@ def settings(folder: Path, framing: str, **given: Any) -> Settings:
     for number, schema in SCHEMAS.items():
         (folder / "avro" / f"{number}.avsc").write_text(json.dumps(schema))
     versions = (
-        {"schema_versions": {str(number): each for number, each in VERSIONS.items()}} if framing == "glue" else {}
+        {"schema_versions": {str(number): each for number, each in VERSIONS.items()}}
+        if framing in {"glue", "glue-zlib"}
+        else {}
     )
     return parse(
         {
@@ -97,7 +104,13 @@ def cases(framing: str) -> dict[str, tuple[bytes | None, Any]]:
             "no value": (None, "undecodable"),
         }
     first, second, unknown = header(framing, 1), header(framing, 2), HEADERS[framing][2]
+    packed, is_unpacked = b"\3\5" + first[2:] + zlib.compress(body(1, 1.5)), framing == "glue-zlib"
     return {
+        "compressed": (packed, 1.5 if is_unpacked else "undecodable"),
+        "compressed and cut": (packed[:-1], "undecodable"),
+        "compressed, and more bytes": (packed + b"\0", "undecodable"),
+        "compressed, of a schema that nobody has": (b"\3\5" + unknown[2:] + packed[18:], "undecodable"),
+        "more than max_array_bytes, compressed": (b"\3\5" + first[2:] + zlib.compress(bytes(9 << 20)), "undecodable"),
         "of the first": (first + body(1, 1.5), 1.5),
         "of the second": (second + body(2, 2.5), 2.5),
         "unknown": (
@@ -175,16 +188,18 @@ def test_a_registry_gives_each_version_by_its_id_and_by_its_guid(tmp_path: Path)
 def test_headers_are_those_of_the_specifications() -> None:
     for framing in ("confluent", "apicurio", "glue"):
         assert (header(framing, 1), header(framing, 2)) == HEADERS[framing][:2]
-    # Avro's own test of the fingerprint: "int" is 0x7275d51a3f395c8f, in little-endian order.
+    # Avro's own test of the fingerprint: int is 0x7275d51a3f395c8f, in little-endian order.
     form = Input.model_validate({"framing": "single-object"})
-    assert framings.of(form).header(form, 1, cast("Any", "int")) == bytes.fromhex("c3018f5c393f1ad57572")
+    assert framings.of(form).header(form, 1, {"type": "int"}) == bytes.fromhex("c3018f5c393f1ad57572")
     assert header("single-object", 1) != header("single-object", 2)
 
 
-@pytest.mark.parametrize("framing", ["confluent", "apicurio", "single-object", "glue"])
+@pytest.mark.parametrize("framing", ["confluent", "apicurio", "single-object", "glue", "glue-zlib"])
 def test_init_recognises_the_framing(framing: str) -> None:
     class Sample:
         def value(self) -> bytes:
+            if framing == "glue-zlib":
+                return b"\3\5" + header(framing, 1)[2:] + zlib.compress(body(1, 1.5))
             return header(framing, 1) + body(1, 1.5)
 
         def headers(self) -> None:
@@ -192,7 +207,7 @@ def test_init_recognises_the_framing(framing: str) -> None:
 
     messages = cast("list[Message]", [Sample()])
     assert records.framing_of(messages) == framing
-    if framing != "glue":
+    if not framing.startswith("glue"):
         assert records.ids(messages, framing, SCHEMAS) == {1: 1}
 
 
@@ -202,10 +217,14 @@ def test_init_recognises_the_framing(framing: str) -> None:
         (
             "apicurio",
             {"format": "json", "reader_schema": None},
-            "input.framing: 'apicurio' is for records with a schema",
+            "input.framing: 'apicurio' is for the formats avro, json-schema, protobuf, and the format is 'json'",
         ),
-        ("headers", {"format": "json", "reader_schema": None}, "input.framing: 'headers' is for records with a schema"),
-        ("glue", {"format": "json", "reader_schema": None}, "input.framing: 'glue' is for format = 'avro'"),
+        ("headers", {"format": "json", "reader_schema": None}, "input.framing: 'headers' is for the formats avro"),
+        ("glue", {"format": "json", "reader_schema": None}, "input.framing: 'glue' is for the formats avro"),
+        ("single-object", {"format": "protobuf"}, "input.framing: 'single-object' is for the formats avro, and"),
+        ("none", {"format": "json-schema"}, "input.framing: 'none' is for the formats avro, protobuf, and"),
+        ("none", {"format": "protobuf"}, "input.record_type: is missing"),
+        ("confluent", {"format": "json-schema", "record_type": "R"}, "input.record_type: is for Avro and Protobuf"),
         ("glue", {"schema_versions": {}}, "needs the UUID of each schema id"),
         ("glue", {"schema_versions": {"1": "x"}}, "'x' is no UUID"),
         ("confluent", {"schema_versions": {"1": VERSIONS[1]}}, "no other framing has them"),
@@ -220,3 +239,159 @@ def test_a_framing_that_cannot_be_read_is_refused(tmp_path: Path, framing: str, 
 def test_a_text_that_is_no_guid_is_an_error_of_the_schema() -> None:
     with pytest.raises(SchemaError, match="'no' is no GUID"):
         guids.number_of("no")
+
+
+UNION = [
+    "null",
+    FIRST,
+    {"type": "record", "name": "Alarm", "namespace": "x", "fields": [{"name": "code", "type": "int"}]},
+]
+
+
+def message() -> bytes:
+    made = READING_CLASS(device_id="d")
+    made.event_time.FromMilliseconds(BASE_MS)
+    made.temperature.value = 1.5
+    return bytes(made.SerializeToString())
+
+
+TEXT = b'{"device_id": "d", "event_time": %d, "temperature": 1.5}' % BASE_MS
+# By format and framing: the type that is read, its record, one of another type and one of no type, each behind its header.
+TYPED: dict[tuple[str, str], tuple[str | None, bytes, bytes | None, bytes]] = {
+    ("avro", "confluent"): ("R", b"\0\0\0\0\1\2" + body(1, 1.5), b"\0\0\0\0\1\4\6", b"\0\0\0\0\1\6\6"),
+    ("avro", "none"): ("R", b"\2" + body(1, 1.5), b"\0", b"\1"),
+    ("protobuf", "confluent"): (
+        "fleet.Reading",
+        b"\0\0\0\0\1\2\2" + message(),
+        b"\0\0\0\0\1\0\x0a\1d",
+        b"\0\0\0\0\1\2\6\x0a\1d",
+    ),
+    ("protobuf", "apicurio"): (
+        "fleet.Reading",
+        b"\0" * 8 + b"\1\x09\x0a\7Reading" + message(),
+        b"\0" * 8 + b"\1\7\x0a\5Other\x0a\1d",
+        b"\0" * 8 + b"\1\7\x0a\5Empty\x0a\1d",
+    ),
+    ("protobuf", "glue"): (
+        "fleet.Reading",
+        HEADERS["glue"][0] + b"\1" + message(),
+        HEADERS["glue"][0] + b"\0\x0a\1d",
+        HEADERS["glue"][0] + b"\3\x0a\1d",
+    ),
+    ("protobuf", "none"): ("fleet.Reading", message(), None, b"\x0a\2d"),
+    ("json-schema", "glue"): (None, HEADERS["glue"][0] + TEXT, None, HEADERS["glue"][0]),
+}
+
+
+def typed(folder: Path, form: str, framing: str, others: str) -> Settings:
+    """Settings with the schemas of TYPED in a folder."""
+    schemas = folder / "schemas"
+    schemas.mkdir(exist_ok=True)
+    (schemas / "1.avsc").write_text(json.dumps(UNION))
+    (schemas / "1.json").write_text('{"type": "object"}')
+    (schemas / "1.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[ENV, FILE]).SerializeToString())
+    given = {"format": form, "schemas": str(schemas), "others": others, "reader_schema": 1}
+    return settings(
+        folder,
+        framing,
+        **given,
+        **({} if (name := TYPED[form, framing][0]) is None else {"record_type": name}),
+        **({"schema_versions": {"1": VERSIONS[1]}} if framing == "glue" else {}),
+        measures={"t": {"avro": "t"}.get(form, "temperature")},
+    )
+
+
+def typed_cases(form: str, framing: str, others: str) -> dict[str, tuple[bytes, Any]]:
+    """Value, and the temperature, the reason of its reject or None for a record that is filtered, by name."""
+    _, mine, other, none = TYPED[form, framing]
+    named = {} if other is None else {"of another type": (other, None if others == "ignore" else "undecodable")}
+    return {"mine": (mine, 1.5), "of no type": (none, "undecodable"), **named}
+
+
+@pytest.mark.parametrize(("form", "framing"), TYPED)
+def test_the_records_of_one_type_are_read(tmp_path: Path, form: str, framing: str) -> None:
+    given = typed(tmp_path, form, framing, "reject")
+    known = dissect.writers(given.form)
+    for name, (value, expected) in typed_cases(form, framing, "reject").items():
+        found = dissect.dissect(value, given.form, known)
+        answer = dissect.reason(found, Metadata(b"k"), given.form)
+        assert (answer[0] or dissect.reading(found, Metadata(b"k"), given.form).measures["t"]) == expected, (
+            name,
+            answer,
+        )
+    mine = TYPED[form, framing][1]
+    fields = {**dissect.dissect(mine, given.form, known).fields}
+    if form == "avro":
+        assert dissect.encode(mine, {**fields, "t": 1.5}, given.form, known) == mine
+    assert [line.status for line in check_input.schemas_of(given)].count("fail") == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "framing", "message"),
+    [
+        ("avro", "confluent", "has the records R, x.Alarm"),
+        ("protobuf", "none", "input.record_type = 'fleet.None': the schema has no message fleet.None"),
+    ],
+)
+def test_a_type_that_the_schema_lacks_is_refused_at_the_start(
+    tmp_path: Path, form: str, framing: str, message: str
+) -> None:
+    given = typed(tmp_path, form, framing, "reject")
+    name = None if form == "avro" else "fleet.None"
+    other = given.model_copy(update={"input": given.form.model_copy(update={"record_type": name})})
+    with pytest.raises(SchemaError, match=message):
+        Unpacker.of(other.form, load_set(other).schemas)
+
+
+@pytest.mark.parametrize("framing", ["headers", "a GUID in headers", "apicurio"])
+def test_init_proposes_the_framing_with_the_schemas_of_a_registry(tmp_path: Path, framing: str) -> None:
+    with Registry() as registry:
+        number = registry.register("topic-value", FIRST)
+        guid = uuid5(NAMESPACE_OID, json.dumps(FIRST)).bytes
+        named = {"headers": b"\0" + number.to_bytes(4), "a GUID in headers": b"\1" + guid}.get(framing)
+
+        class Sample:
+            def value(self) -> bytes:
+                return (b"" if named else b"\0" + number.to_bytes(8)) + body(1, 1.5)
+
+            def headers(self) -> list[tuple[str, bytes]] | None:
+                return [(framings.HEADER, named)] if named else None
+
+            def key(self) -> None:
+                return None
+
+            def topic(self) -> str:
+                return "topic"
+
+            partition = offset = lambda self: 0
+
+            def timestamp(self) -> tuple[int, int]:
+                return 1, BASE_MS
+
+        request = places.Request(
+            tmp_path / "tidemark.toml",
+            {"bootstrap": "broker:9092", "topics": ["topic"]},
+            {"url": "redis://redis:6379/0"},
+            1,
+            registry={"url": registry.url},
+        )
+        messages = cast("list[Message]", [Sample()])
+        found = places.form(messages, request)
+        assert found.input == {"reader_schema": number, "framing": framing.rpartition(" ")[2]}
+        [seen] = records.decode(messages, found.input, found.schemas).sample
+        assert seen.record["t"] == 1.5
+
+
+def test_init_proposes_the_type_that_most_records_have() -> None:
+    schemas = {1: avro_types.wrapped(UNION)}
+
+    class Sample:
+        def __init__(self, value: bytes) -> None:
+            self.value = lambda: value
+
+        def headers(self) -> None:
+            return None
+
+    _, mine, other, _ = TYPED["avro", "confluent"]
+    sample = cast("list[Message]", [Sample(each) for each in (mine, mine, other or b"")])
+    assert records.types(sample, "confluent", schemas) == {"R": 2, "x.Alarm": 1}

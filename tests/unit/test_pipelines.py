@@ -1,6 +1,7 @@
 """Several pipelines in one process: what two may not share, how one begins again, and what is shown of them."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,6 +131,21 @@ def test_an_outlet_inside_another_or_in_a_rejects_topic_is_refused(tmp_path: Pat
         with pytest.raises(
             SettingsError, match=r"three writes finals to 'readings-one\.rejects', a rejects topic of one"
         ):
+            together(*paths)
+
+
+def test_topics_that_a_pattern_matches_are_kept_apart(tmp_path: Path) -> None:
+    pattern = ('topics = ["readings-one"]', 'topics_pattern = "readings-.*"')
+    one, other = write(tmp_path, "one", pattern), write(tmp_path, "two")
+    outlet = OUTLET.format(kind="kafka", place='topic = "readings-finals"\nformat = "json"')
+    three = write(tmp_path, "three", ('topics = ["readings-three"]', 'topics = ["others"]'), more=outlet)
+    four = write(tmp_path, "four", ('topics = ["readings-four"]', pattern[1]))
+    for paths, message in (
+        ((one, other), "both copy rejects to 'readings-two.rejects'"),
+        ((three, one), "three writes finals to 'readings-finals', which one reads by its topics_pattern"),
+        ((one, four), "both have 'readings-.*', and copy rejects to the same topics"),
+    ):
+        with pytest.raises(SettingsError, match=re.escape(message)):
             together(*paths)
 
 

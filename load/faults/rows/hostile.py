@@ -1,8 +1,8 @@
 """H: a hostile fleet beside a good one: sizes, keys, headers, ids, schema ids, transactions and markup that nobody should send.
 
-The service has three inputs: Avro, arrays of JSON, and Protobuf. What is good here are the devices of the generators. Everything
-else is sent by the cases below, one after the other; after each of them the lag must be back. At last come records that no
-process can read, which an operator has to skip.
+The service has three inputs: Avro, arrays of JSON, and Protobuf; and four to which only bombs are sent. What is good here are the
+devices of the generators. Everything else is sent by the cases below, one after the other; after each of them the lag must be
+back. At last come records that no process can read, which an operator has to skip.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from load.demo import METERS, VIEWS
 from load.faults import bombs, raw
 from load.faults.hand import Reading, send
 from load.faults.history import now_ms
-from load.faults.inputs import GAUGES
+from load.faults.inputs import BOMBED, GAUGES, HOSTILE
 from load.faults.raw import Message
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
@@ -63,7 +63,7 @@ _BY_LINE = {"name": "line", "by": ["line"], "window": "10 s", "measures": ["powe
     "H",
     "a hostile fleet: sizes, keys, headers, ids, schemas, transactions, markup, bombs",
     testbed={"views": (*VIEWS, _BY_LINE)},
-    inputs=3,
+    inputs=HOSTILE,
 )
 def hostile(run: Run) -> Figures:
     """Short: a tenth of the records of each case."""
@@ -91,8 +91,11 @@ def hostile(run: Run) -> Figures:
             "a million values": bombs.many_values(device, 1_000_000 // share, bombs.VALUES),
             "arrays": ({"value": value} for value in (*bombs.array_bombs(), bombs.rejected_readings())),
             "messages": ({"value": framing(SCHEMA_ID) + each} for each in bombs.message_bombs()),
+            "times": ({"value": value, "key": b"k"} for value in bombs.slow_times(device)),
+            **{name: ({"value": value, "key": b"k"} for value in values) for name, values in bombs.PACKS.items()},
         }
         topics = {"as many values as may be": METERS, "a million values": METERS, "arrays": METERS, "messages": GAUGES}
+        topics |= {name: name for name in BOMBED}
         worst: dict[str, float] = {}
         for name, messages in cases.items():
             with run.fault(name):

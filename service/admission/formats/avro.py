@@ -20,11 +20,14 @@ from service.admission import avro_types, mapped
 from service.admission.avro_record import AvroRecord, DamagedError
 from service.admission.formats import framings
 from service.admission.formats.format import END, Dissected, Format, Plan, Schemas
+from service.admission.formats.framings import Headers
 from service.admission.registry import record
-from service.admission.schema_sources import read_schema
+from service.admission.schema_sources import read_schema, reader_record
 from service.errors import SchemaError
 from service.settings import Input, field_path
 
+Writer = tuple[bytes, Mapping[str, Any]]
+"""The schema of a record, and the bytes that stand before it: of a union, which of its types it is."""
 _END_TYPE = {"type": "fixed", "name": END, "namespace": "", "size": 8}
 
 
@@ -62,22 +65,24 @@ class Avro(Format):
         return framings.of(plan.form).framing(plan, _others(plan))
 
     def record(self, plan: Plan) -> Column:
-        others = _others(plan)
         reader_type = reader_schema(plan.schemas.reader, plan.form)
         if plan.form.has_twins:
             reader_type = avro_types.without_case(reader_type)
-        reader = json.dumps(with_end(reader_type))
+        reader, writers = json.dumps(with_end(reader_type)), _writers(plan)
         framing = framings.of(plan.form)
         body = F.concat(framing.body(plan), self.mark())
         if not framing.heads:
             body = F.when(F.length("value") <= plan.max_bytes, body)
-            return _decoded(body, plan.schemas.schemas[framings.reader_id(plan.form, plan.schemas.schemas)], reader)
+            [writer] = writers.values()
+            return _decoded(body, writer, reader)
         head = framing.head_of(plan)
+        choices: dict[str, tuple[Writer, Column]] = {}
+        for schema_id, writer in writers.items():  # a GUID has the schema of its id
+            matches, text = framing.has_id(plan, schema_id, head), json.dumps(writer[1])
+            choices[text] = (writer, choices[text][1] | matches if text in choices else matches)
         choice: Column | None = None
-        for schema_id, writer in plan.schemas.schemas.items():
-            if schema_id in others:
-                continue
-            decoded, matches = _decoded(body, writer, reader), framing.has_id(plan, schema_id, head)
+        for writer, matches in choices.values():
+            decoded = _decoded(body, writer, reader)
             choice = F.when(matches, decoded) if choice is None else choice.when(matches, decoded)
         assert choice is not None  # noqa: S101
         return choice
@@ -90,7 +95,12 @@ class Avro(Format):
         if stopped := framing.stopped(value, form, schemas):
             return stopped
         number = framing.id_of(value, form, schemas) or 0
-        decoder = AvroRecord(value, avro_types.bounded(schemas[number]), at=framing.begin(value))
+        begin, found_writer = framing.begin(value), _writer_of(value, form, schemas)
+        if found_writer is None:
+            why = f"is of no record of schema {number}" + (f" that is {form.record_type}" if form.record_type else "")
+            return Dissected({}, {}, number, stop=begin, why=why)
+        before, writer = found_writer
+        decoder = AvroRecord(value, avro_types.bounded(writer), at=begin + len(before))
         try:
             found = decoder.read()
         except DamagedError as error:
@@ -104,9 +114,10 @@ class Avro(Format):
         return Dissected(found, decoder.spans, number, stop=decoder.at, why=why)
 
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
-        reader = schemas[framings.reader_id(form, schemas)]
-        writer = avro_types.bounded(schemas[found.schema or 0])
-        used = AvroRecord(value, writer, reader_schema(reader, form), at=framings.of(form).begin(value))
+        reader = reader_record(schemas[framings.reader_id(form, schemas)], form)
+        before, writer = _writer_of(value, form, schemas) or (b"", {})
+        begin = framings.of(form).begin(value) + len(before)
+        used = AvroRecord(value, avro_types.bounded(writer), reader_schema(reader, form), at=begin)
         try:
             return replace(found, read=used.read(), problems=tuple(used.problems))
         except DamagedError as error:
@@ -121,10 +132,11 @@ class Avro(Format):
 
     def encode(self, value: bytes, record: Mapping[str, Any], form: Input, schemas: Schemas) -> bytes:
         framing = framings.of(form)
-        out, number = io.BytesIO(value[: framing.begin(value)]), framing.id_of(value, form, schemas) or 0
+        before, writer = _writer_of(value, form, schemas) or (b"", {})
+        out, number = io.BytesIO(value[: framing.begin(value)] + before), framing.id_of(value, form, schemas) or 0
         out.seek(0, io.SEEK_END)
         try:
-            schema: Any = fastavro.parse_schema(dict(schemas[number]))
+            schema: Any = fastavro.parse_schema(dict(writer))
             fastavro.schemaless_writer(out, schema, dict(record), strict=True)
         except Exception as error:  # fastavro raises errors of many classes
             msg = f"does not fit schema {number}: {error}"
@@ -150,21 +162,23 @@ class Avro(Format):
 
 def key(form: Input) -> Column:
     """Return the mapped fields of an Avro key, a struct; null for a key that cannot be decoded to its last byte."""
-    schema, size = key_schema(form), framings.key_begin(form)
+    schema = key_schema(form)
     mark = F.xxhash64("key").cast("binary")
     reader = json.dumps(with_end(avro_types.projection(schema, form.key_paths)))
-    found = _decoded(F.concat(F.expr(f"substring(key, {size + 1})"), mark), schema, reader)
+    found = _decoded(F.concat(framings.key_body(form), mark), (b"", schema), reader)
     return F.when(found.getField(END) == mark, found)
 
 
-def key_of(value: bytes | None, form: Input) -> Mapping[str, Any]:
+def key_of(value: bytes | None, form: Input, headers: Headers = ()) -> Mapping[str, Any]:
     """Return the fields of an Avro key, {} for a key that cannot be decoded."""
-    decoder = AvroRecord(value or b"", avro_types.bounded(key_schema(form)), at=framings.key_begin(form))
+    value = framings.framed(value or b"", headers, form, framings.KEY_HEADER)
+    begin = framings.of(form).begin(value)
+    decoder = AvroRecord(value, avro_types.bounded(key_schema(form)), at=begin)
     try:
         found = decoder.read()
     except DamagedError:
         return {}
-    return found if decoder.at == len(value or b"") else {}
+    return found if decoder.at == len(value) else {}
 
 
 @lru_cache(maxsize=16)
@@ -183,13 +197,46 @@ def key_schema(form: Input) -> dict[str, Any]:
     return _key_schema(form.key_schema, form.key_paths)
 
 
-def _others(plan: Plan) -> list[int]:
-    """Return the ids of schemas of other records than the reader's, for an input that ignores them."""
+def _writers(plan: Plan) -> dict[int, Writer]:
+    """Return what the plan decodes of each schema.
+
+    That is its record with the reader's name, or its only one if the input does not ignore records of other types.
+    """
+    name, found = avro_types.full_name(plan.schemas.reader, ""), dict[int, Writer]()
+    schemas, form = plan.schemas.schemas, plan.form
+    if not framings.of(form).heads:
+        schemas = {framings.reader_id(form, schemas): schemas[framings.reader_id(form, schemas)]}
+    for number, schema in schemas.items():
+        records = avro_types.records_of(schema)
+        if name in records or (form.others == "reject" and len(records) == 1):
+            found[number] = records.get(name) or next(iter(records.values()))
+    return found
+
+
+def _others(plan: Plan) -> dict[int, Column | None]:
+    """Return the schemas that have records of other types, for an input that ignores these, with the condition of the records."""
     if plan.form.others == "reject":
-        return []
-    name = avro_types.full_name(plan.schemas.reader, "")
-    return [each for each, schema in plan.schemas.schemas.items() if avro_types.full_name(schema, "") != name]
+        return {}
+    writers, body = _writers(plan), framings.of(plan.form).body(plan)
+    others = dict.fromkeys(plan.schemas.schemas.keys() - writers.keys()) if framings.of(plan.form).heads else {}
+    return others | {
+        number: framings.begins(body, avro_types.others_of(plan.schemas.schemas[number], before))
+        for number, (before, _) in writers.items()
+        if before
+    }
 
 
-def _decoded(body: Column, writer: Mapping[str, Any], reader: str) -> Column:
-    return from_avro(body, json.dumps(with_end(writer)), {"mode": "PERMISSIVE", "avroSchema": reader})
+def _writer_of(value: bytes, form: Input, schemas: Schemas) -> Writer | None:
+    """Return the schema that a record of a known schema is of; None for a record of a union that the input does not read."""
+    framing = framings.of(form)
+    records = avro_types.records_of(schemas[framing.id_of(value, form, schemas) or 0])
+    wanted = records if len(records) == 1 else {form.record_type: records.get(form.record_type or "")}
+    writer = next(iter(wanted.values()))
+    return writer if writer is not None and value.startswith(writer[0], framing.begin(value)) else None
+
+
+def _decoded(body: Column, writer: Writer, reader: str) -> Column:
+    before, record = writer
+    if before:
+        body = F.when(framings.begins(body, [before]), F.substr(body, F.lit(len(before) + 1)))
+    return from_avro(body, json.dumps(with_end(record)), {"mode": "PERMISSIVE", "avroSchema": reader})

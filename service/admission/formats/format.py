@@ -13,14 +13,14 @@ from pyspark.sql import Column
 from pyspark.sql import types as t
 
 from service.admission import json_record
-from service.admission.arrays import Cut
+from service.admission.arrays import EMPTY, Cut
 from service.admission.schema_sources import SchemaSet
 from service.settings import Input
 
 END = "tidemark_end"
 """The end mark: the field of a decoded record that shows that it was decoded to its last byte. See Format.mark."""
 CORRUPT = "tidemark_corrupt"
-FILTERED = "filtered"
+FILTERED = EMPTY
 """Takes the place of a reason in a record that its input does not let in."""
 TEXT, FRAMED, KEY = "text_", "framed_", "key_"
 """Prefixes of the columns with the JSON text of a record, with the header and the value, and with an Avro key."""
@@ -89,9 +89,10 @@ class Format(ABC):
         """Return the reason not to decode a record: `undecodable`, `unknown_schema` or null."""
 
     def text(self, _plan: Plan, _is_mine: Column | None) -> Column | None:
-        """Return the JSON text of a record, for the column TEXT + the plan's name; None for a format that is not read as JSON.
+        """Return what a record is decoded from, for the column TEXT + the plan's name: the JSON text, or what Python has decoded.
 
-        `_is_mine` is whether the record is of this input, None with one input. The text has a column, so that it is made once.
+        None for a format that is decoded from the value. `_is_mine` is whether the record is of this input, None with one input.
+        The text has a column, so that it is made once.
         """
         return None
 
@@ -157,6 +158,6 @@ class Format(ABC):
         """Return a schema that the checkpoint has kept. Raises SchemaError."""
         return dict(schema)
 
-    def describes(self, _schema: Mapping[str, Any], _path: Sequence[str]) -> bool:
+    def describes(self, _schema: Mapping[str, Any], _path: Sequence[str], _form: Input) -> bool:
         """Whether a schema may have a field."""
         return True

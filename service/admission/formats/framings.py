@@ -2,17 +2,20 @@
 
 confluent       a zero byte, four bytes of schema id
 apicurio        a zero byte, eight bytes of schema id (Apicurio Registry 2; version 3 writes as Confluent does)
-glue            3, the compression (0 for none), the sixteen bytes of the version's UUID (AWS Glue Schema Registry)
+glue            3, 0, the sixteen bytes of the version's UUID (AWS Glue Schema Registry)
+glue-zlib       the same, or 3, 5 and the UUID before a body that zlib has compressed: Python unpacks it
 single-object   C3 01, the schema's CRC-64-AVRO fingerprint in eight bytes (Avro 1.12, "Single object encoding")
 none            nothing: all records have one schema
 headers         Confluent's header of Kafka `__value_schema_id`: 0 and four bytes of schema id, or 1 and the schema's GUID.
-                Its content is put before the value; a record without the header is framed as confluent
+                Its content is put before the value; a record without the header is framed as confluent. Of the key,
+                `__key_schema_id`
 
 A GUID is a number in the place of the schema id (service/admission/guids.py).
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
@@ -20,19 +23,20 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from service.admission import guids
+from service.admission import avro_types, guids
 from service.admission.formats.format import FILTERED, FRAMED, Dissected, Plan, Schemas
 from service.settings import Input
 
 HEADER_BYTES = 5
 """Of Confluent's framing."""
-HEADER = "__value_schema_id"
-"""The header of Kafka that has a record's schema, by Confluent's HeaderSchemaIdSerializer."""
-
+HEADER, KEY_HEADER = "__value_schema_id", "__key_schema_id"
+"""The headers of Kafka that have the schemas of a record's value and key, by Confluent's HeaderSchemaIdSerializer."""
+_COMPRESSED = b"\3\5"
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a record of Kafka."""
@@ -64,9 +68,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """What stands before records: one of the `heads`. Without one all records have one schema."""
+    """What stands before records: one of the `heads`. Without one all records have one schema.
+
+    `is_made` is whether a value is made before it is decoded (`made`).
+    """
 
     heads: tuple[Head, ...] = ()
+    is_made: bool = False
 
     @property
     def has_ids(self) -> bool:
@@ -81,24 +89,28 @@ class Framing:
         if first.id_at is not None:
             return first.prefix + schema_id.to_bytes(4, "big")
         if form.framing == "single-object":
-            return first.prefix + bytes.fromhex(_fingerprint(json.dumps(schema)))
+            return first.prefix + bytes.fromhex(_fingerprint(json.dumps(avro_types.union_of(schema) or schema)))
         version = form.schema_versions.get(schema_id)
         return None if version is None else first.prefix + UUID(version).bytes
 
-    def framing(self, plan: Plan, others: Collection[int] = ()) -> Column:
+    def framing(self, plan: Plan, others: Mapping[int, Column | None] = MappingProxyType({})) -> Column:
         """Return `undecodable` for a record without a header, `unknown_schema` for an id without a schema, or null.
 
-        Of a record whose schema is one of `others`, FILTERED.
+        Of a record whose schema is one of `others`, and for which the condition of the schema holds, FILTERED.
         """
         if not self.heads:
-            return F.when(F.col("value").isNull(), "undecodable")
+            bare = F.when(F.col("value").isNull(), "undecodable")
+            return reduce(
+                lambda found, each: found if each is None else found.when(each, FILTERED), others.values(), bare
+            )
         value, since = self.value(plan), plan.schemas.since
         head = self._head(value)
         headers = {each: self.header(plan.form, each, schema) for each, schema in plan.schemas.schemas.items()}
         framed = reduce(or_, [(F.length(value) >= each.size) & _begins(value, each) for each in self.heads])
         reason = F.when(F.coalesce(~framed, F.lit(True)), "undecodable")
-        for schema_id in others:
-            reason = reason.when(self.has_id(plan, schema_id, head), FILTERED)
+        for schema_id, condition in others.items():
+            has_id = self.has_id(plan, schema_id, head)
+            reason = reason.when(has_id if condition is None else has_id & condition, FILTERED)
         is_known = head.isin(
             *[F.lit(each) for number, each in headers.items() if each is not None and number not in since]
         )
@@ -110,7 +122,7 @@ class Framing:
 
     def value(self, plan: Plan) -> Column:
         """Return the header and what follows it."""
-        return F.col(FRAMED + plan.name if plan.form.framing == "headers" else "value")
+        return F.col(FRAMED + plan.name if self.is_made else "value")
 
     def head_of(self, plan: Plan) -> Column:
         """Return the header of a record that is not too large, else null."""
@@ -118,11 +130,14 @@ class Framing:
 
     def body(self, plan: Plan) -> Column:
         """Return what follows the header."""
-        value = "value" if plan.form.framing != "headers" else f"`{FRAMED}{plan.name}`"
+        return self.after(f"`{FRAMED}{plan.name}`" if self.is_made else "value")
+
+    def after(self, value: str) -> Column:
+        """Return what follows the header of a value, which SQL gives."""
         if not self.heads:
-            return F.col("value")
-        *others, last = [F.expr(f"substring({value}, {each.size + 1})") for each in self.heads]
-        return _choice(self.value(plan), self.heads, [*others, last])
+            return F.expr(value)
+        bodies = [F.expr(f"substring({value}, {each.size + 1})") for each in self.heads]
+        return _choice(F.expr(value), self.heads, bodies)
 
     def has_id(self, plan: Plan, schema_id: int, head: Column) -> Column:
         """Whether a record has this schema id, and an offset from which on the id is decoded."""
@@ -175,6 +190,13 @@ class Framing:
         return _choice(value, self.heads, [F.substring(value, 1, each.known_by) for each in self.heads])
 
 
+def begins(value: Column, names: Sequence[bytes]) -> Column:
+    """Whether a value begins with one of some bytes."""
+    by_size = ([name for name in names if len(name) == size] for size in sorted({*map(len, names)}))
+    found = [F.substr(value, F.lit(1), F.lit(len(each[0]))).isin(*map(F.lit, each)) for each in by_size]
+    return reduce(or_, found, F.lit(False))
+
+
 def _begins(value: Column, head: Head) -> Column:
     return F.substring(value, 1, len(head.prefix)) == F.lit(head.prefix)
 
@@ -190,9 +212,10 @@ def _choice(value: Column, heads: Sequence[Head], choices: Sequence[Column]) -> 
 FRAMINGS: Mapping[str, Framing] = MappingProxyType(
     {
         "confluent": Framing((Head(b"\0", HEADER_BYTES, 1),)),
-        "headers": Framing((Head(b"\0", HEADER_BYTES, 1), Head(b"\1", 17, compared=8))),
+        "headers": Framing((Head(b"\0", HEADER_BYTES, 1), Head(b"\1", 17, compared=8)), is_made=True),
         "apicurio": Framing((Head(b"\0" * 5, 9, 5),)),  # an id has at most 31 bits
         "glue": Framing((Head(b"\3\0", 18),)),
+        "glue-zlib": Framing((Head(b"\3\0", 18),), is_made=True),
         "single-object": Framing((Head(b"\xc3\1", 10),)),
         "none": Framing(),
     }
@@ -201,7 +224,8 @@ _BEGINS = {
     "confluent": "a zero byte and a schema id",
     "headers": f"a schema id or a GUID, in the header {HEADER} or before the value",
     "apicurio": "a zero byte and eight bytes of schema id",
-    "glue": "3, 0 and the UUID of a schema version; compressed values are not read",
+    "glue": "3, 0 and the UUID of a schema version; values that begin with 3, 5 are compressed: set framing = 'glue-zlib'",
+    "glue-zlib": "3, 0 and the UUID of a schema version, nor with 3, 5, the UUID and what zlib unpacks within max_array_bytes",
     "single-object": "C3 01 and the fingerprint of a schema",
 }
 
@@ -209,12 +233,6 @@ _BEGINS = {
 def of(form: Input) -> Framing:
     """Return the framing of an input's records."""
     return FRAMINGS[form.framing]
-
-
-def key_begin(form: Input) -> int:
-    """Return the byte at which the body of an Avro key begins: it is framed as values are, with an id before it."""
-    heads = of(form).heads
-    return heads[0].size if heads else 0
 
 
 def reader_id(form: Input, schemas: Schemas) -> int:
@@ -234,24 +252,59 @@ def id_column(form: Input) -> Column:
     framing = of(form)
     if not framing.has_ids:
         return F.lit(None).cast("string")
-    value = F.col("value") if form.framing != "headers" else with_header()
+    value = F.expr(_with_header(HEADER, "value") if form.framing == "headers" else "value")
     # As guids.py has it: a 1 before the seven bytes of a GUID.
     ids = [F.hex(F.substring(value, each.id_at + 1, 4)) for each in framing.heads if each.id_at is not None]
     guids = [F.concat(F.lit("1"), F.hex(F.substring(value, 2, 7))) for each in framing.heads if each.compared]
     return _choice(value, framing.heads, [*ids, *guids])
 
 
-def with_header() -> Column:
-    """Return the content of Confluent's header before the value: then it is framed as the value alone is without a header."""
-    mine = f"try_element_at(filter(headers, header -> header.key = '{HEADER}'), -1).value"
-    return F.expr(f"concat(coalesce({mine}, X''), value)")
+def made(form: Input) -> Column:
+    """Return the value that is decoded in the place of a record's, for a framing with `is_made`.
+
+    It is the value behind the content of Confluent's header, or unpacked.
+    """
+    if form.framing == "headers":
+        return F.expr(_with_header(HEADER, "value"))
+    limit = int(form.max_array_bytes)
+
+    def unpack(values: pa.Array) -> pa.Array:
+        return pa.array([None if each is None else _unpacked(each, limit) for each in values.to_pylist()], pa.binary())
+
+    unpacked: Column = F.arrow_udf(unpack, "binary").asNondeterministic()(F.col("value"))  # type: ignore[attr-defined]
+    return unpacked
 
 
-def framed(value: bytes, headers: Headers, form: Input) -> bytes:
-    """Return the same of one record: of another framing the value."""
-    if form.framing != "headers":
+def framed(value: bytes, headers: Headers, form: Input, header: str = HEADER) -> bytes:
+    """Return the same of one record: of another framing the value. With `header = KEY_HEADER` of the record's key."""
+    if form.framing == "headers":
+        return next((each or b"" for name, each in reversed(headers) if name == header), b"") + value
+    is_unpacked = form.framing == "glue-zlib" and header == HEADER
+    return _unpacked(value, int(form.max_array_bytes)) if is_unpacked else value
+
+
+def key_body(form: Input) -> Column:
+    """Return the body of an Avro key: it is framed as values are."""
+    return of(form).after(_with_header(KEY_HEADER, "key") if form.framing == "headers" else "key")
+
+
+def _with_header(header: str, column: str) -> str:
+    """Return SQL for the content of Confluent's header before a value: then it is framed as the value is without a header."""
+    mine = f"try_element_at(filter(headers, header -> header.key = '{header}'), -1).value"
+    return f"concat(coalesce({mine}, X''), {column})"
+
+
+def _unpacked(value: bytes, limit: int) -> bytes:
+    """Return a value of Glue uncompressed; the value itself where it cannot be unpacked to at most `limit` bytes."""
+    if not value.startswith(_COMPRESSED):
         return value
-    return next((each or b"" for name, each in reversed(headers) if name == HEADER), b"") + value
+    packed = zlib.decompressobj()
+    try:
+        body = packed.decompress(value[18:], limit + 1)
+    except zlib.error:
+        return value
+    is_complete = packed.eof and not packed.unused_data and len(body) <= limit
+    return b"\3\0" + value[2:18] + body if is_complete else value
 
 
 @lru_cache(maxsize=128)

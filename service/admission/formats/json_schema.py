@@ -43,9 +43,9 @@ class JsonSchema(Json):
     def refusal(self, found: Dissected) -> str:
         return framings.refusal(found) or super().refusal(found)
 
-    def describes(self, schema: Any, path: Sequence[str]) -> bool:
+    def describes(self, schema: Any, path: Sequence[str], form: Input) -> bool:
         """Whether a JSON Schema may have a field; True where it refers to other schemas, which are not read."""
         if not path or not isinstance(schema, dict) or schema.keys() & _OF_OTHERS:
             return True
         properties = schema.get("properties")
-        return properties is None or (path[0] in properties and self.describes(properties[path[0]], path[1:]))
+        return properties is None or (path[0] in properties and self.describes(properties[path[0]], path[1:], form))

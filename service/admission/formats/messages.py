@@ -1,6 +1,6 @@
 """Protobuf behind a header that names its schema (framings.py).
 
-The mapped fields become a JSON text (service/admission/protobuf.py).
+Python makes a struct of the mapped fields (service/admission/protobuf.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,26 +11,35 @@ from google.protobuf import json_format
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from service.admission import protobuf
+from service.admission import json_record, protobuf
 from service.admission.formats import framings
-from service.admission.formats.format import Dissected, Plan, Schemas
-from service.admission.formats.plain_json import JsonText, json_fields
+from service.admission.formats.format import TEXT, Dissected, Format, Plan, Schemas
 from service.settings import Input
 
 
-class Protobuf(JsonText):
+class Protobuf(Format):
     """Messages of google.protobuf behind a schema id."""
 
     suffix = "protobuf"
 
     def framing(self, plan: Plan) -> Column:
-        return framings.of(plan.form).framing(plan)
+        framing, form = framings.of(plan.form), plan.form
+        if form.others == "reject" or form.record_type is None or not framing.heads:
+            return framing.framing(plan)
+        body = framing.body(plan)
+        return framing.framing(plan, {n: _is_other(body, each, form) for n, each in plan.schemas.schemas.items()})
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
         value = F.when(F.length("value") <= plan.max_bytes, framings.of(plan.form).value(plan))
         if is_mine is not None:
             value = F.when(is_mine, value)
-        return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value)
+        return protobuf.Unpacker.of(plan.form, plan.schemas.schemas).column(value, plan.form)
+
+    def record(self, plan: Plan) -> Column:
+        return F.col(TEXT + plan.name)
+
+    def mark(self) -> Column:
+        return F.lit(True)
 
     def fields(self, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         framing = framings.of(form)
@@ -44,11 +53,10 @@ class Protobuf(JsonText):
 
     def read(self, found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Dissected:
         try:
-            text = protobuf.Unpacker.of(form, {}).mapped(_message(value, form, schemas))
+            used = protobuf.mapped_fields(_message(value, form, schemas), form)
         except protobuf.UnreadableError as error:
             return replace(found, problems=(str(error),))
-        used = super().read(json_fields(text.encode()), value, form, schemas)
-        return replace(found, read=used.read, problems=used.problems)
+        return replace(found, read=used, problems=tuple(json_record.wrong_types(used, form)))
 
     def text_problems(self, _texts: Mapping[str, str], _value: bytes, _form: Input, _schemas: Schemas) -> Iterator[str]:
         yield from ()
@@ -72,11 +80,16 @@ class Protobuf(JsonText):
     def check(self, schema: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], None]) -> None:
         protobuf.check(schema)
 
-    def describes(self, schema: Mapping[str, Any], path: Sequence[str]) -> bool:
-        return protobuf.has_path(protobuf.files_of(schema), path)
+    def describes(self, schema: Mapping[str, Any], path: Sequence[str], form: Input) -> bool:
+        return protobuf.has_path(protobuf.files_of(schema), path, form.record_type)
+
+
+def _is_other(body: Column, schema: Mapping[str, Any], form: Input) -> Column:
+    """Whether a body names another message of its schema than the one that is read."""
+    return framings.begins(body, protobuf.other_messages(protobuf.files_of(schema), form))
 
 
 def _message(value: bytes, form: Input, schemas: Schemas) -> Any:
     framing = framings.of(form)
     number = framing.id_of(value, form, schemas)
-    return protobuf.parsed(value, protobuf.files_of(schemas[number or 0]), framing)
+    return protobuf.parsed(value, protobuf.files_of(schemas[number or 0]), framing, form.record_type)
