@@ -3,11 +3,12 @@
     python -m load.commands [--devices 2000] [--seed 7] [--json FILE]         # make commands
 
 A command is a process of its own. `cold_s` is its first run, `warm_s` the median of the next ones, `ratio` of that to `python -c
-pass` between the same runs: it changes less with what else the machine does. `over` counts the commands whose warm run is longer
-than its goal. Exit status 0 if none is, and each has ended with the status that it should have.
+pass` between the same runs, `cpu_s` the CPU of the warm run in Python: both change less with what else the machine does. `over`
+counts the commands whose warm run is longer than its goal. Exit status 0 if none is, and each has ended with its status.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -96,19 +97,22 @@ def timed(command: Command, config: Path) -> dict[str, Any]:
     """Run a command, print its times and return them with its last status."""
     words = [sys.executable, "-m", "service.cli", *command.words]
     words += ["--config", str(config)] if command.has_settings else []
-    cold_s, status = _run(words)
-    warm, empty = [], []
+    cold_s, _, status = _run(words)
+    warm, empty, used = [], [], []
     for _ in range(RUNS):
         empty.append(_run([sys.executable, "-c", "pass"])[0])
-        seconds, status = _run(words)
+        seconds, cpu_s, status = _run(words)
         warm.append(seconds)
-    warm_s, empty_s = statistics.median(warm), statistics.median(empty)
-    shown = f"{cold_s:6.2f} s cold {warm_s:6.2f} s warm, goal {command.goal_s:.1f} s, {warm_s / empty_s:6.1f} x python"
+        used.append(cpu_s)
+    warm_s, empty_s, cpu_s = map(statistics.median, (warm, empty, used))
+    times = f"{cold_s:6.2f} s cold {warm_s:6.2f} s warm, {cpu_s:5.2f} s of CPU"
+    shown = f"{times}, goal {command.goal_s:.1f} s, {warm_s / empty_s:6.1f} x python"
     print(f"{shown}: tidemark {command.name}", flush=True)
     return {
         "command": command.name,
         "cold_s": round(cold_s, 3),
         "warm_s": round(warm_s, 3),
+        "cpu_s": round(cpu_s, 3),
         "goal_s": command.goal_s,
         "ratio": round(warm_s / empty_s, 1),
         "status": status,
@@ -116,10 +120,13 @@ def timed(command: Command, config: Path) -> dict[str, Any]:
     }
 
 
-def _run(words: Sequence[str]) -> tuple[float, int]:
-    began_s = time.monotonic()
+def _run(words: Sequence[str]) -> tuple[float, float, int]:
+    """Return the seconds of a command, the CPU of its Python (a JVM outlives it, and is not in there), and its status."""
+    began_s, before = time.monotonic(), os.times()
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    return time.monotonic() - began_s, ended.returncode
+    seconds, after = time.monotonic() - began_s, os.times()
+    used_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return seconds, used_s, ended.returncode
 
 
 if __name__ == "__main__":
