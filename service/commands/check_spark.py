@@ -1,7 +1,7 @@
 """`tidemark check`: Kafka, the reference and the query's plan, as Spark sees them."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,7 @@ from service.commands.finding import Line, failed, ok
 from service.errors import OutletError, ReferenceDataError
 from service.kafka import source
 from service.outlets import publication
-from service.pipeline import builder, failure
+from service.pipeline import builder, command_session, failure
 from service.quality import sample
 from service.recompute import sources
 from service.reference import database
@@ -32,11 +32,7 @@ _SAMPLE = 1_000
 
 def start(settings: Settings) -> "Future[SparkSession]":
     """Start Spark in a thread, which takes seconds, and return the session to be."""
-    executor = ThreadPoolExecutor(1, "tidemark-spark")
-    try:
-        return executor.submit(_session, settings)
-    finally:
-        executor.shutdown(wait=False)
+    return command_session.start(lambda: _session(settings))
 
 
 def _session(settings: Settings) -> SparkSession:

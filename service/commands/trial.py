@@ -32,6 +32,7 @@ from service.recompute import sources
 from service.redis.keys import shards
 from service.reference import snapshots
 from service.reference.attributes import Attributes
+from service.reference.expectations import usable
 from service.rejects.reject_log import Coordinates, Reject
 from service.row_schemas import PARTS, RUNS
 from service.settings import Settings
@@ -108,7 +109,10 @@ def trial(settings: Settings, count: int) -> Trial:
     """
     settings = settings.with_buckets(1)
     source = sample.require_newest(settings.kafka, count, "try")
-    with started(settings, is_brief=True) as spark, tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder:
+    with (
+        started(settings, is_brief=True, meanwhile=lambda: _rules(settings)) as spark,
+        tempfile.TemporaryDirectory(prefix="tidemark-try-") as folder,
+    ):
         attributes = _attributes(spark, settings, Path(folder))
         records = sources.records(spark, settings, source, sample.READ).coalesce(1)
         schemas = load_schemas(settings)
@@ -164,6 +168,12 @@ def _only_rejected(name: str) -> Column:
     is_oversized = F.get_json_object("reject", "$.reason") == "oversized"
     kept = F.col(f"`{readings.KEPT}{name}`")
     return F.when(F.col("reject").isNotNull() & ~is_oversized, kept).alias(readings.KEPT + name)
+
+
+def _rules(settings: Settings) -> None:
+    """Read the reference's expectations, whose library takes 3 s to import."""
+    if settings.reference is not None and settings.reference.expectations is not None:
+        usable(settings.reference.expectations, remedy="Name the file in [reference] expectations")
 
 
 def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attributes | None:

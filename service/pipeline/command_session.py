@@ -1,6 +1,7 @@
 """The Spark session of a command."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -10,13 +11,33 @@ from service.settings import Settings
 from service.spark import session
 
 
-@contextmanager
-def started(settings: Settings, *, master: str = "local[*]", is_brief: bool = False) -> Iterator[SparkSession]:
-    """Start Spark, and stop it with the block. Errors of the block, also Spark's and py4j's, are raised as TidemarkError."""
-    spark = session.build(settings, master=master, is_brief=is_brief)
+def start(build: Callable[[], SparkSession]) -> Future[SparkSession]:
+    """Call `build` in a thread, and return the session to be: the JVM takes seconds, which need no time of Python."""
+    executor = ThreadPoolExecutor(1, "tidemark-spark")
     try:
-        yield spark
+        return executor.submit(build)
+    finally:
+        executor.shutdown(wait=False)
+
+
+@contextmanager
+def started(
+    settings: Settings,
+    *,
+    master: str = "local[*]",
+    is_brief: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Iterator[SparkSession]:
+    """Start Spark, call `meanwhile`, and stop Spark with the block.
+
+    Errors of the block, also Spark's and py4j's, are raised as TidemarkError.
+    """
+    starting = start(lambda: session.build(settings, master=master, is_brief=is_brief))
+    try:
+        meanwhile()
+        yield starting.result()
     except Exception as error:
         raise failure.classify(error) from error
     finally:
-        spark.stop()
+        if starting.exception() is None:
+            starting.result().stop()
