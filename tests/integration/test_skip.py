@@ -131,7 +131,7 @@ def test_large_records_that_kill_together_are_read_one_at_a_time(
         world.send(10)
         until(lambda: world.counted() == world.sent, STARTS_S, "the service goes on")
         assert service.stop() == 0
-    assert "batch 0 is committed: the query is started again" in service.log.read_text()
+    assert "batch 0 is committed. The query starts again" in service.log.read_text()
     assert not starts.read(folder).running
     assert listed(world, capsys) == []
 
