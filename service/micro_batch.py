@@ -17,6 +17,7 @@ class MicroBatch:
     `start` and `end` map topic -> partition -> offset, half open: the batch holds `start <= offset < end`.
     `watermark_ms` is the watermark after this batch (before it, until its readings are counted): a window with
     `end <= watermark_ms` gets no reading in any later batch. `reference` is the snapshot's version, "" without a reference.
+    `newest_ms` is the newest event time after it, None where that is not known.
     `planned_ms` is the service's time when the batch was planned, the same for a replay; 0 outside of a batch.
     """
 
@@ -27,6 +28,7 @@ class MicroBatch:
     end: Offsets
     reference: str = ""
     planned_ms: int = 0
+    newest_ms: int | None = None
 
     @property
     def rows(self) -> int:

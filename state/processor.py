@@ -13,6 +13,7 @@ The names of the methods and their arguments are Spark's (4.1.1 calls them by ke
 import json
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
-from state import codec, waiting, watermark, windows
+from state import codec, settled, waiting, watermark, windows
 from state.bucket import advance
 from state.columns import array, codes_of
 from state.finals import Finals
@@ -92,8 +93,11 @@ class BucketProcessor(StatefulProcessor):
         runs = [codec.unpack(b"R", payload) for kind, payload in rows if kind == RUNS]
         stored = self._store.load(bucket)
         before = stored.state if stored else empty_state(self._rules)
-        line_ms = watermark.line(reports, self._delays)
-        after, changes, leaving = advance(before, parts, runs, time.watermark_ms, self._rules, pace, line_ms)
+        line_ms, rules = watermark.line(reports, self._delays), self._rules
+        if rules.leads:
+            leads = settled.leads_at(rules.leads, time.watermark_ms, time.newest_ms - self._delays.delay_ms)
+            rules = replace(rules, leads=leads)
+        after, changes, leaving = advance(before, parts, runs, time.watermark_ms, rules, pace, line_ms)
         out = [row for row in rows if row[0] not in {PARTS, RUNS, TIMES}]
         out.append((TIMES, time.pack(sum(map(waiting.number, (after.devices, after.windows))))))
         if after is not before:

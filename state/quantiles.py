@@ -148,8 +148,9 @@ def _double(number: Ints) -> Floats:
 def _middle(number: Ints, level: Ints) -> Floats:
     """Return a value of each bin. A bin at zero, of numbers below 1e-307, has 0."""
     low, high = _double(number << level), _double(((number + 1) << level) - 1)
-    middle = np.zeros(len(number))
-    is_apart = low * np.sign(high) > 0
+    middle = np.where(low == high, low, 0.0)
+    is_apart = (low * np.sign(high) > 0) & (low != high)
     low, high = low[is_apart], high[is_apart]
-    middle[is_apart] = np.where(low == high, low, low * (2 * (high / (low + high))))
+    # Halves, because the sum of two doubles may be beyond the largest one.
+    middle[is_apart] = low * (high / (low / 2 + high / 2))
     return middle

@@ -35,6 +35,16 @@ def are_settled(windows: pa.Table, left: Ints, watermark_ms: int, leads: Mapping
     return settled
 
 
+def leads_at(leads: Mapping[str, int], watermark_ms: int, line_ms: int) -> dict[str, int]:
+    """Return the leads at a watermark; `line_ms` is the newest event time less the delay of the watermark.
+
+    A watermark that is ahead of that line stays, after `max_delay` or `max_ahead` have become longer. Until the line has reached
+    the watermark, the leads are shorter by what lies between them: else windows would be settled that have hardly begun.
+    """
+    ahead_ms = max(0, watermark_ms - line_ms)
+    return {view: max(0, lead_ms - ahead_ms) for view, lead_ms in leads.items()}
+
+
 def with_left(windows: pa.Table, left: Ints, place: int) -> pa.Table:
     """Return windows with the column at this place."""
     return windows.add_column(place, pa.field(LEFT, pa.int64(), nullable=False), pa.array(left, pa.int64()))

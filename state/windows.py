@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import blobs, settled, waiting
+from state import blobs, settled, trail_groups, waiting
 from state.blobs import Stored
 from state.columns import Array, Bools, Field, Ints, array, codes_of, ints, joined, places
 from state.rules import ENDLESS_MS
@@ -178,7 +178,9 @@ def _marked(
         never = np.full(windows.num_rows - len(due), waiting.NEVER)
         due, left = np.concatenate((due, never)), np.concatenate((left, never))
         waiting.begin(due, is_changed, Phases.of_windows(windows, update_every), pace)
-        is_other = is_changed & _differ(before, windows)
+        is_other = is_changed & (left != settled.NEVER)
+        if is_other.any():
+            is_other &= _differ(before, windows, watermark_ms, most_readings)
         is_same = False
     ends = ints(windows, "end")
     is_kept = ~are_dropped(windows, endless)
@@ -207,14 +209,19 @@ def _marked(
     return Step(waiting.with_due(windows, due, len(KEY)) if has_due else windows, changed, closed, leaving)
 
 
-def _differ(before: pa.Table, windows: pa.Table) -> Bools:
-    """Return which windows have other readings than before, or another one that is carried into them. The first are `before`."""
+def _differ(before: pa.Table, windows: pa.Table, watermark_ms: int, most_readings: int | None) -> Bools:
+    """Return which windows have other readings than before, or another one that is carried into them. The first are `before`.
+
+    A former trail is folded as the present one, because readings that are folded are no others.
+    """
     count, size = ints(windows, "count"), before.num_rows
     differ = np.ones(len(count), np.bool_)
     differ[:size] = count[:size] != ints(before, "count")
-    if TRAIL in before.column_names:
-        trails, former = array(windows[TRAIL]).slice(0, size), array(before[TRAIL])
-        differ[:size] |= pc.not_equal(trails.fill_null(b""), former.fill_null(b"")).to_numpy(zero_copy_only=False)
+    if TRAIL in before.column_names and TRAIL in windows.column_names:
+        columns = [array(each[TRAIL]).slice(0, size).fill_null(b"") for each in (before, windows)]
+        rows = np.flatnonzero(pc.not_equal(*columns).to_numpy(zero_copy_only=False))
+        former, present = (blobs.Stored(column)[rows] for column in columns)
+        differ[rows] |= trail_groups.settle(former, watermark_ms, most_readings) != present
     return differ
 
 

@@ -25,7 +25,9 @@ def committed(folder: Folder) -> MicroBatch | None:
             what = f"{folder}/{file} {reason}"
             raise CheckpointError(what, remedy=RESTORE)
     start = {**offset_log.first(folder), **topic_log.read(folder).begun}
-    return MicroBatch(0, batch, event_time.read(folder, batch)[0].watermark_ms, start, offset_log.ends(folder, batch))
+    after = event_time.read(folder, batch)[0]
+    ends = offset_log.ends(folder, batch)
+    return MicroBatch(0, batch, after.watermark_ms, start, ends, newest_ms=after.newest_ms)
 
 
 def damaged(folder: Folder, newest: int | None = damage.NEWEST) -> Mapping[str, str]:

@@ -202,7 +202,8 @@ class Publication:
         self.term.id_check.ask()  # the batch has read its records
         # A batch without readable records leaves event time as it is.
         batch.after = EventTime(*max([(batch.before.watermark_ms, batch.before.newest_ms), *batch.outcome.event_times]))
-        micro_batch = replace(batch.sink.micro_batch, watermark_ms=batch.after.watermark_ms)
+        after = batch.after
+        micro_batch = replace(batch.sink.micro_batch, watermark_ms=after.watermark_ms, newest_ms=after.newest_ms)
         batch.sink = replace(batch.sink, micro_batch=micro_batch)
         batch.skewed = batch.sink.count_skewed()
 

@@ -19,6 +19,7 @@ from service.redis import client as redis_client
 from service.redis.keys import shards, text_of
 from service.redis.link import Budget, Link, Place, Reply, WritesLostError, link
 from service.settings import Settings
+from state.settled import leads_at
 
 T = TypeVar("T")
 _AT_ONCE = 8  # shards that a process writes to at a time
@@ -135,7 +136,7 @@ class Store:
             reference=micro_batch.reference,
             meta=meta(self.settings),
             **({"waiting": str(waiting)} if waiting else {}),
-            **({"leads": dict(self.settings.leads)} if self.settings.leads else {}),
+            **({"leads": self._leads()} if self.settings.leads else {}),
         )
         with tracing.span("redis progress", shard=shard):
             accepted, epoch, batch, final = self.link(shard).run([call], budget, server)[0]
@@ -143,6 +144,13 @@ class Store:
             msg = f"{budget.place}: refused, batch {int(batch)} of epoch {int(epoch)} is there already"
             raise FencedError(msg, remedy="Another writer uses this epoch: this process must end")
         return int(final)
+
+    def _leads(self) -> dict[str, int]:
+        """Return the leads of views at the watermark of the batch."""
+        settings, watermark_ms, newest_ms = self.settings, self.micro_batch.watermark_ms, self.micro_batch.newest_ms
+        if newest_ms is None:
+            return settings.leads
+        return leads_at(settings.leads, watermark_ms, newest_ms - settings.admission.watermark_delay_ms)
 
     def over_shards(self, action: Callable[[int], T]) -> dict[int, T]:
         """The results of an action for each shard, some at a time. When all have ended, raises the gravest of their errors."""

@@ -583,7 +583,16 @@ def test_a_reading_after_a_window_is_settled_is_a_revision_and_no_settings_open_
         target.sink(1, watermark_ms=T0 + MINUTE - lead).progress()
         assert target.read()["closed_by"] == "settled"
     assert contract.check(target.client, target.prefix) == []
+    # Since max_delay has become longer, the watermark is 20 s ahead: no window is settled 20 s before its time.
+    final_after(10_000)
+    sink = target.sink(1, watermark_ms=T0 + MINUTE - lead)
+    behind_ms = target.settings.admission.watermark_delay_ms - 20_000
+    of_batch = replace(sink.micro_batch, watermark_ms=T0 + MINUTE - 1, newest_ms=T0 + MINUTE - 1 + behind_ms)
+    replace(sink, micro_batch=of_batch).progress()
+    assert json.loads(target.read("progress")["settled"])["device_1m"] == T0 + MINUTE - 1 + lead - 20_000
     target.sink(2, watermark_ms=T0 + MINUTE).progress()
+    final_after(None)
+    target.sink(2, watermark_ms=T0 + MINUTE + lead).progress()
     assert (target.read()["closed_by"], "settled" in target.read("progress")) == ("watermark", False)
     assert target.write(3, window([20.0, 21.0, 22.0])).refused_final == 1
 

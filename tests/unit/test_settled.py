@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from state.rules import Rules
 from state.waiting import Pace
 from tests.examples import examples
 from tests.unit.test_state_windows import table as parts_of
+from tests.unit.test_view_statistics import BASE_MS, carrying, folded
 
 PLAIN = Rules(gap_ms=20, max_duration_ms=320, retain_ms=100, measures=("t",), update_every={"soon": 0, "late": 0})
 LEADS = {"none": {}, "short": {"soon": 10}, "long": {"soon": 35}}
@@ -82,3 +84,27 @@ def test_another_number_of_buckets_keeps_what_has_left():
     whole = distribution.joined(states).windows
     assert ints(whole, settled.LEFT).tolist() == [0, -1, -1, -1]
     assert whole.column_names[: len(windows.KEY) + 1] == [*windows.KEY, settled.LEFT]
+
+
+def test_a_view_that_keeps_no_readings_any_more_leaves_a_state_that_goes_on():
+    bare = parts([("a", 5)])
+    schema = windows.schema_of_views([("mean",), ("mean", "increase")])
+    of_both = [windows._aligned([part], schema.names[len(windows.KEY) :], {windows.TRAIL})[0] for part in bare]
+    rules = replace(PLAIN, leads={"soon": 10})
+    before = advance(empty_state(PLAIN), of_both, [], 0, rules)[0]
+    assert windows.TRAIL in before.windows.column_names
+    leaving = advance(before, parts([("a", 6)]), [], 0, rules)[2]
+    assert [(row["count"], row["revision"]) for row in leaving.to_pylist()] == [(2, 1)]
+
+
+@pytest.mark.parametrize("by", [("device",), ()])
+def test_readings_that_are_folded_are_no_change(by):
+    of, leads = [carrying(by=by)], {"one": 15_000}
+    readings = [("a", 9_000, 5.0), *(("a", 10_000 + 100 * number, 1.0) for number in range(20))]
+    first = windows.advance(windows.empty(), folded(readings, of), BASE_MS + 5_000, leads=leads)
+    assert [row["count"] for row in first.leaving.to_pylist()] == [1, 20]
+    # Earlier than the reading that is carried into the second window, whose readings the watermark has passed.
+    second = windows.advance(first.open, folded([("a", 8_000, 6.0)], of), BASE_MS + 15_000, leads=leads)
+    assert [(row["count"], row["revision"]) for row in second.leaving.to_pylist()] == [(2, 1)]
+    third = windows.advance(first.open, folded([("a", 9_500, 6.0)], of), BASE_MS + 15_000, leads=leads)
+    assert [(row["count"], row["revision"]) for row in third.leaving.to_pylist()] == [(2, 1), (20, 1)]

@@ -1,11 +1,12 @@
 """Sketches in Redis: who has them, and the quantiles that a reader computes of several."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -16,7 +17,7 @@ from service.settings import View
 from state import quantiles
 from tests import minimal
 from tests.outputs import T0, window_table
-from tidemark_client.sketch import quantiles as merged
+from tidemark_client import sketch
 
 KEYS = Keys("tidemark")
 NAMES = ["mean", "min", "max", "p95"]
@@ -27,6 +28,10 @@ def sketched(view: str, *windows: Sequence[float]) -> list[str]:
     rows = window_table([(view, "d1", T0 + 60_000 * n, values) for n, values in enumerate(windows)], NAMES)
     fields = window_rows(rows, KEYS, [View(name=view, window="1 m", statistics=NAMES, sketches=True)], T0).fields
     return [text.decode() for text in fields["sketch"] if text is not None]
+
+
+def merged(texts: Sequence[str], percents: Sequence[int]) -> list[float]:
+    return sketch.quantiles([sketch.read(text) for text in texts], percents)
 
 
 def exact(values: Sequence[float], percent: int) -> float:
@@ -54,6 +59,51 @@ def test_quantiles_of_windows_are_within_a_hundredth_of_those_of_all_readings(va
     for percent, found in zip((50, 95, 99), merged(sketched("a", *values), (50, 95, 99)), strict=True):
         right = exact(flat, percent)
         assert found == pytest.approx(right, rel=quantiles.ERROR, abs=1e-300)
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=300),
+    st.lists(st.integers(0, 300), max_size=4),
+    st.sampled_from([1, 50, 95, 99, 100]),
+)
+@example([1.6e308 + n * 1e305 for n in range(40)], [], 50)
+@example([-1.7e308 + n * 1e305 for n in range(40)], [20], 50)
+@example([5e-324 * n for n in range(-40, 40)], [7], 50)
+def test_any_cut_of_any_doubles_gives_the_reader_the_quantile_of_one_pass(
+    values: list[float], cuts: list[int], percent: int
+) -> None:
+    def texts(edges: Sequence[int]) -> list[str]:
+        parts = [values[a:b] for a, b in itertools.pairwise([0, *edges, len(values)]) if a < b]
+        return [
+            quantiles.text(quantiles.fold(np.array(p), np.array([0], np.intp), np.array([len(p)]))[0]).decode()
+            for p in parts
+        ]
+
+    [found] = merged(texts(sorted(min(each, len(values)) for each in cuts)), (percent,))
+    assert found == pytest.approx(exact(values, percent), rel=quantiles.ERROR, abs=1e-300)
+    packed = quantiles.fold(np.array(values), np.array([0], np.intp), np.array([len(values)]))
+    assert merged(texts([]), (percent,)) == quantiles.unpack(packed).quantile(percent).tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "x 1:1",
+        "0 1",
+        "0 1:1:1",
+        "0 1:0",
+        "-1 1:1",
+        "64 1:1",
+        "0 9218868437227405312:1",
+        "52 4611686018427387904:1",
+        "\ud800 1:1",
+    ],
+)
+def test_a_text_of_no_sketch_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no sketch: "):
+        sketch.read(text)
 
 
 def test_the_reader_s_quantile_is_the_service_s_of_the_same_bins() -> None:

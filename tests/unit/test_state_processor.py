@@ -5,6 +5,7 @@
 """
 
 import random as randoms
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, Ti
 from typing_extensions import override
 
 from load.walks.entries import Entries
-from state import codec, watermark, windows
+from state import codec, settled, watermark, windows
 from state.bucket import advance
+from state.columns import ints
 from state.layout import empty_state
 from state.processor import CHANGES, COUNTS, OUTPUT, PARTS, REJECTS, RUNS, STATE_SCHEMAS, TIMES, BucketProcessor
 from state.rules import Rules
@@ -53,12 +55,13 @@ class Operator(StatefulProcessorHandle):
         assert (name, key_schema, value_schema) == ("bucket", *STATE_SCHEMAS)
         return self.entries
 
-    def batch(self, watermark_ms, payloads):
+    def batch(self, watermark_ms, payloads, newest_ms=None):
         """Runs one batch in a new task, to this watermark; returns the changes by bucket, in order."""
+        time = EventTime(watermark_ms, watermark_ms if newest_ms is None else newest_ms)
         self.entries.calls = []
         processor = PICKLE.loads(PICKLE.dumps(BucketProcessor(self.rules, DELAYS)))
         processor.init(self)
-        out, report = [], watermark.report(EventTime(watermark_ms, watermark_ms), {})
+        out, report = [], watermark.report(time, {})
         for bucket in range(4):
             self.entries.key = (bucket,)
             rows = [row if isinstance(row, tuple) else (RUNS, row) for row in payloads.get(bucket, ())]
@@ -71,7 +74,7 @@ class Operator(StatefulProcessorHandle):
         assert all(list(frame.columns) == OUTPUT.names for _, frame in out)
         rows = [(bucket, *row) for bucket, frame in out for row in zip(frame.kind, frame.payload, strict=True)]
         times = [EventTime.unpack(payload) for _, kind, payload in rows if kind == TIMES]
-        assert times == [EventTime(watermark_ms, watermark_ms)] * 4, "every bucket has the same"
+        assert times == [time] * 4, "every bucket has the same"
         self.passed = [(kind, payload) for _, kind, payload in rows if kind in {REJECTS, COUNTS}]
         return [(bucket, codec.unpack_changes(payload)) for bucket, kind, payload in rows if kind == CHANGES]
 
@@ -133,6 +136,15 @@ def test_windows_are_kept_between_batches_and_let_go_of_when_the_watermark_passe
     assert [(row["start"], row["count"]) for row in changes.windows.to_pylist()] == [(0, 5), (60, 1)]
     assert operator.batch(120, {}) == []
     assert operator.states == {}, "a silent bucket's windows are let go of, too"
+
+
+@pytest.mark.parametrize(("newest_ms", "left"), [(100, [0, -1]), (80, [0, -1]), (79, [-1, -1])])
+def test_a_longer_max_delay_settles_no_window_before_its_time(newest_ms, left):
+    operator = Operator(replace(RULES, leads={"view": 40}))
+    # DELAYS are 0: a watermark of 100 is of before max_delay was longer, where the newest time is earlier than that.
+    operator.batch(100, {1: [part(60), part(120)]}, newest_ms)
+    stored = restore([value for _, value in sorted(operator.states[(1,)].items())])
+    assert ints(stored.windows, settled.LEFT).tolist() == left
 
 
 def test_rejects_and_counts_pass_through_and_leave_no_state():

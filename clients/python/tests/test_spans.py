@@ -9,7 +9,7 @@ import pytest
 from conftest import Server
 from test_client import HOUR, MARCH_29, MINUTE, T0, calendar_meta, progress, service, silence, window  # noqa: F401
 
-from tidemark_client import ArgumentError, TooManyWindowsError, times, to_frame
+from tidemark_client import ArgumentError, ContractError, TooManyWindowsError, times, to_frame
 from tidemark_client.values import View
 
 
@@ -108,6 +108,30 @@ def test_windows_of_a_span_are_merged_to_the_statistics_of_their_readings(client
     server.redis.hdel(f"tidemark:window:site:power:leeds:{T0}", "mean", "max")
     found = client.aggregate("site", "leeds", since=T0 - 2 * MINUTE, measure="power")
     assert (found.count, found.sum, found.mean, found.max, found.min) == (6, None, None, None, 1.0)
+
+
+def test_quantiles_of_a_span_follow_from_sketches_and_a_text_of_none_names_its_key(client: Any, server: Server) -> None:
+    texts = "0 4611686018427387904:3", "46 65536:1"  # 2.0; and 2.0 of a coarser one
+    for number, text in enumerate(texts):
+        window(
+            server,
+            "site:power:leeds",
+            T0 + (number - 1) * MINUTE,
+            count=3 - 2 * number,
+            min="2",
+            max="2.5",
+            sketch=text,
+        )
+    server.redis.zadd("tidemark:keys:site", {"leeds": T0})
+    found = client.aggregate("site", "leeds", since=T0 - MINUTE, measure="power")
+    assert (found.median, found.p99) == (pytest.approx(2, rel=0.01), pytest.approx(2, rel=0.01))
+    for hostile in ("", "46", "46 65536", "9999999999999 1:1", "46 65536:1 x", "\0"):
+        window(server, "site:power:leeds", T0, count=1, sketch=hostile)
+        with pytest.raises(ContractError, match=f"tidemark:window:site:power:leeds:{T0}: field sketch is not what"):
+            client.aggregate("site", "leeds", since=T0 - MINUTE, measure="power")
+        assert client.window("site", "leeds", T0, "power").count == 1, "only quantiles need it"
+    server.redis.hdel(f"tidemark:window:site:power:leeds:{T0}", "sketch")
+    assert client.aggregate("site", "leeds", since=T0 - MINUTE, measure="power").median is None
 
 
 def test_no_reading_of_a_sliding_view_counts_twice(client: Any, server: Server) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Callable
 
-from tidemark_client.sketch import quantiles
+from tidemark_client.errors import ContractError
+from tidemark_client.sketch import Sketch, quantiles, read
 from tidemark_client.times import Span
 from tidemark_client.values import View, Window
 
@@ -54,8 +55,11 @@ def apart(windows: Iterable[Window], view: View) -> list[Window]:
     return chosen[::-1]
 
 
-def merged(windows: list[Window]) -> Aggregate | None:
-    """The statistics of these windows of one view, measure and key, which are in order and apart; None without one."""
+def merged(windows: list[Window], name: Callable[[int], str]) -> Aggregate | None:
+    """The statistics of these windows of one view, measure and key, which are in order and apart; None without one.
+
+    `name` is the key in Redis of the window with a start. Raises ContractError for a sketch that no service writes.
+    """
     if not windows:
         return None
     oldest, newest = windows[0], windows[-1]
@@ -64,7 +68,7 @@ def merged(windows: list[Window]) -> Aggregate | None:
     total = None if any(each is None for each in sums) else math.fsum(each for each in sums if each is not None)
     mean = None if total is None or not count else total / count
     least, most = _of(min, [each.min for each in windows]), _of(max, [each.max for each in windows])
-    sketches = [each.sketch for each in windows if each.sketch is not None]
+    sketches = [_sketch(each.sketch, name(each.start)) for each in windows if each.sketch is not None]
     known = quantiles(sketches, _PERCENTS) if len(sketches) == len(windows) else [None] * len(_PERCENTS)
     # Of a bin the middle is shown, which may be beyond the only value in it.
     median, p95, p99 = (_within(each, least, most) for each in known)
@@ -90,6 +94,14 @@ def merged(windows: list[Window]) -> Aggregate | None:
         p99=p99,
         final=all(each.final for each in windows),
     )
+
+
+def _sketch(text: str, key: str) -> Sketch:
+    try:
+        return read(text)
+    except ValueError as error:
+        msg = f"{key}: field sketch is not what a service of Tidemark writes: {error}"
+        raise ContractError(msg) from error
 
 
 def _within(value: float | None, least: float | None, most: float | None) -> float | None:

@@ -147,14 +147,15 @@ def aggregate(
     """The statistics of all windows of `windows` together; None without one. Windows of a sliding view that overlap a newer one
     are left out, so that no reading counts twice.
 
-    Raises TooManyWindowsError above MOST_WINDOWS.
+    Raises TooManyWindowsError above MOST_WINDOWS, ContractError for a sketch that no service writes.
     """
     arguments.texts(view=view, measure=measure)
     begin, limit = arguments.time("since", since, is_ago=True), arguments.some_time("until", until)
 
     def steps(names: Names) -> Steps[Aggregate | None]:
         series, store = yield from _series(names, view, key, measure)
-        return merged(apart((yield from _span(series, store, begin, limit)), series.view))
+        found = apart((yield from _span(series, store, begin, limit)), series.view)
+        return merged(found, lambda start: store.window(series.view.stored, series.measure, series.key, start))
 
     return Query(steps)
 
