@@ -173,7 +173,9 @@ class Devices:
         word = np.where(self.session < 0, 2, self.word)
         is_reading = np.zeros(len(word), np.bool_)
         is_reading[self._readings] = True
-        begins = np.where((before < 0) | (before == 2), self.session, self.last_seen)
+        # A device that is offline with an open session is back in that session: it has begun before the outage.
+        is_new = self.session > _padded(ints(self._table, "last_seen"), len(word) - self._known)
+        begins = np.where(((before < 0) | (before == 2)) & is_new, self.session, self.last_seen)
         tables = [self._transitions("status", before, word, self.last_seen, begins, gap, is_reading)]
         if self._told is not None:
             told = _padded(ints(self._table, TOLD), len(word) - self._known)

@@ -68,7 +68,8 @@ class Outlets:
         self.deliveries = [
             Delivery(make(each), each, settings, outbox, epoch, self._done, watcher) for each in settings.outlets
         ]
-        self._silence = Silence.load(outbox, committed)
+        states = tuple(each.name for each in settings.outlets if each.content == "states")
+        self._silence = Silence.load(outbox, committed, states)
         self._expected: frozenset[str] = frozenset()
         self._came: set[str] | None = None
         self._silence.keep(_begins_ms(settings))

@@ -83,19 +83,21 @@ class Silence:
     _watermark_ms: int = 0
 
     @classmethod
-    def load(cls, outbox: Outbox, committed: int) -> "Silence":
-        """Read the file of a checkpoint, whose last committed batch is given. Raises CheckpointError, or SetupError for a full
-        disk."""
+    def load(cls, outbox: Outbox, committed: int, outlets: tuple[str, ...] = ()) -> "Silence":
+        """Read the file of a checkpoint, whose last committed batch is given, for these outlets of states. Raises
+        CheckpointError, or SetupError for a full disk."""
         stored = DOCUMENT.read(outbox.files)
         if stored is None:
-            return cls(outbox)
+            return cls(outbox, transitions=Transitions(outlets=outlets))
         known = {key: Known(content, revision) for key, content, revision in stored.known}
-        transitions = Transitions.of(stored.transitions, committed)
+        transitions = Transitions.of(stored.transitions, committed, outlets)
         silence = cls(outbox, known, stored.entry, stored.taken, transitions)
         if stored.payload:
             if stored.entry.name not in outbox.files.names(FOLDER):  # else an outlet lacks it, since it was stored
                 scope = Scope(stored.views, stored.outlets)
                 outbox.store(stored.entry, [base64.b64decode(stored.payload)], stored.closed_by, scope)
+            silence._write()
+        elif stored.transitions.outlets and not transitions.known:  # they may be of outlets that are gone
             silence._write()
         return silence
 

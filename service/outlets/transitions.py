@@ -48,32 +48,36 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory as JSON has it: `known`, and what `batch` changes of it, None for what it forgets."""
+    """The memory as JSON has it: `known`, what `batch` changes of it, None for what it forgets, and `outlets` of states."""
 
     known: tuple[tuple[Key, Left], ...] = ()
     batch: int = -1
     changes: tuple[tuple[Key, Left | None], ...] = ()
+    outlets: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Transitions:
-    """The statuses that have left and that the state does not have, for the one writer of a checkpoint."""
+    """The statuses that have left for `outlets` and that the state does not have, for the one writer of a checkpoint."""
 
     known: dict[Key, Left] = field(default_factory=dict)
     batch: int = -1
     changes: dict[Key, Left | None] = field(default_factory=dict)
+    outlets: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, stored: Memory, committed: int) -> "Transitions":
-        """Return the memory after the last committed batch."""
-        after = cls(dict(stored.known), stored.batch, dict(stored.changes))
+    def of(cls, stored: Memory, committed: int, outlets: tuple[str, ...]) -> "Transitions":
+        """Return the memory after the last committed batch. Nothing has left for outlets of which none is in the memory."""
+        if not set(outlets) & set(stored.outlets):
+            return cls(outlets=outlets)
+        after = cls(dict(stored.known), stored.batch, dict(stored.changes), outlets)
         after.settle(committed)
         after.batch, after.changes = -1, {}
         return after
 
     def stored(self) -> Memory:
         """Return what the file has."""
-        return Memory(tuple(self.known.items()), self.batch, tuple(self.changes.items()))
+        return Memory(tuple(self.known.items()), self.batch, tuple(self.changes.items()), self.outlets)
 
     def settle(self, committed: int) -> None:
         """Hold what the last batch has changed, if it is committed."""
@@ -98,13 +102,13 @@ class Transitions:
         """Return what leaves of the TRANSITIONS that silence has caused, and the memory then. After `settle`."""
         changes: dict[Key, Left | None] = {}
         left = self._leaving(table, changes, IDLE)
-        return left, Transitions(self.known | {key: each for key, each in changes.items() if each is not None})
+        return left, self._with({key: each for key, each in changes.items() if each is not None})
 
     def of_expected(self, devices: Iterable[str], at_ms: int) -> "tuple[pa.Table, Transitions]":
         """Return what leaves of devices that have never sent, as listed at that time, and the memory then. After `settle`."""
         new = [device for device in sorted(devices) if (device, STATUS) not in self.known]
         left = _table([(device, STATUS, at_ms, None, NEVER, REFERENCE) for device in new])
-        return left, Transitions(self.known | {(device, STATUS): Left(NEVER) for device in new})
+        return left, self._with({(device, STATUS): Left(NEVER) for device in new})
 
     def of_clocks(self, skewed: Mapping[str, int], watermark_ms: int) -> pa.Table:
         """Return what leaves of the devices that Redis lists as skewed, by the time of their last early reading."""
@@ -117,6 +121,9 @@ class Transitions:
             rows.append((device, CLOCK, watermark_ms, SKEWED, IN_TIME, READING))
             self.changes[device, CLOCK] = None
         return _table(rows)
+
+    def _with(self, left: dict[Key, Left]) -> "Transitions":
+        return Transitions(self.known | left, outlets=self.outlets)
 
     def _leaving(self, table: pa.Table, changes: dict[Key, Left | None], closed_by: str) -> pa.Table:
         """Return what leaves, and note in `changes` what is left of it that the state does not have."""

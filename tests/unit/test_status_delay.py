@@ -113,3 +113,19 @@ def test_a_delay_is_at_most_that_of_the_watermark(tmp_path: Path) -> None:
     assert (delays(plain).status_ms, rules(plain).has_line) == (None, False)
     with pytest.raises(SettingsError, match=r"sessions.status_delay: 2 h is more than max_delay and max_ahead"):
         make_settings(tmp_path, sessions={"status_delay": "2 h"}, **sections)
+
+
+def test_a_device_that_is_back_in_its_session_is_online_from_its_reading() -> None:
+    told = replace(RULES, has_transitions=True)
+    state, _ = advance(None, runs(("a", 1_000, "t"), ("a", 1_008, "t")), 500, told, line_ms=1_010)
+    state, _ = advance(state, NOTHING, 500, told, line_ms=1_019)
+    state, changes = advance(state, runs(("a", 1_018, "t")), 500, told, line_ms=1_020)
+    assert changes.sessions["start"].to_pylist() == [1_000]
+    assert changes.transitions is not None
+    rows = [row for row in changes.transitions.to_pylist() if row["field"] == "status"]
+    assert [(row["was"], row["status"], row["at"]) for row in rows] == [("offline", "online", 1_018)]
+    state, _ = advance(state, NOTHING, 500, told, line_ms=1_029)
+    changes = advance(state, runs(("a", 1_040, "t"), ("a", 1_044, "t")), 500, told, line_ms=1_045)[1]
+    assert changes.transitions is not None
+    [at] = [row["at"] for row in changes.transitions.to_pylist() if row["field"] == "status"]
+    assert at == 1_040, "the first reading after the outage"

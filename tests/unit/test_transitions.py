@@ -233,6 +233,28 @@ def test_a_clock_that_is_ahead_leaves_when_redis_lists_it_and_when_it_no_longer_
     ]
 
 
+def test_an_outlet_that_is_added_again_begins_without_what_had_left_before(service: Service, tmp_path: Path) -> None:
+    service.batch(runs(("a", 1_000, "t")), 990, {})
+    service.idle(1_020)
+    assert service.outlets is not None
+    service.outlets.expect({"n"})
+    service.batch(NOTHING, 991, {"a": 1_001})
+    settings = service.settings
+    service.settings = make_settings(tmp_path, outlets=[{**STATES, "name": "others", "states": False}])
+    service.start()
+    service.settings = settings
+    service.start()
+    before = len(service.rows)
+    assert service.outlets is not None
+    service.outlets.expect({"n"})
+    for watermark_ms in (992, 993):
+        service.batch(NOTHING, watermark_ms, {"a": 1_001})
+    assert [(row["device"], row["field"], row["was"], row["status"]) for row in service.rows[before:]] == [
+        ("a", "skewed", "in_time", "skewed"),
+        ("n", "status", None, "never"),
+    ]
+
+
 def test_what_cannot_be_stored_has_not_left(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     outlets = service.outlets
     assert outlets is not None
