@@ -28,7 +28,7 @@ from service.outlets import recomputed
 from service.outlets.delivery import Delivery, Progress, Watcher
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
-from service.outlets.silence import Silence, changes_of
+from service.outlets.silence import Silence
 from service.settings import Outlet as OutletSettings
 from service.settings import Settings
 from service.settings.outlets import OutletSection
@@ -97,7 +97,7 @@ class Outlets:
         `skewed` are the devices that Redis lists as skewed, by the time of their last early reading.
         """
         if self._committed is not None and self._committed.batch < micro_batch.batch:
-            self._take_beside(self._committed)
+            self._take_beside(self._committed, (skewed, micro_batch.watermark_ms))
         self._committed = Position.of(micro_batch)
         self._silence.transitions.begin(micro_batch.batch)
         payloads = []
@@ -107,8 +107,6 @@ class Outlets:
             self._note_devices(changes.devices)
             if leaving := self._silence.final(micro_batch.batch, complete, micro_batch.watermark_ms):
                 payloads.append(codec.pack_changes(leaving))
-        if clocks := changes_of(self._silence.transitions.of_clocks(skewed, micro_batch.watermark_ms)):
-            payloads.append(codec.pack_changes(clocks))
         self._silence.note()
         if payloads:
             self._add(self._outbox.store(Position.of(micro_batch), payloads, WATERMARK, self._scope))
@@ -156,11 +154,10 @@ class Outlets:
             if self._came is not None:
                 self._came.update(came)
 
-    def _take_beside(self, committed: Position) -> None:
-        """Have entries written beside a batch that is committed: devices that have never sent, and corrected values."""
-        if self._expected:
-            self._add(self._silence.expect(committed, self._expected, self._scope))
-            self._expected = frozenset()
+    def _take_beside(self, committed: Position, skewed: tuple[Mapping[str, int], int] | None = None) -> None:
+        """Have entries written beside a batch that is committed: devices that have never sent, skewed ones, corrected values."""
+        self._add(self._silence.tell(committed, self._expected, skewed, self._scope))
+        self._expected = frozenset()
         self._take_corrected(committed)
 
     def _take_corrected(self, committed: Position) -> None:

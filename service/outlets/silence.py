@@ -13,7 +13,7 @@ died in between: the next start removes it, and its values leave again. No outle
 
 import base64
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,10 +131,19 @@ class Silence:
             return None
         return self._store(committed, known, [codec.pack_changes(leaving)], "idle", self.taken, scope, transitions)
 
-    def expect(self, committed: Position, devices: Collection[str], scope: Scope) -> Stored | None:
-        """Store the entry for devices that have never sent, after a committed batch; None if it has left of all of them."""
+    def tell(
+        self, committed: Position, devices: Collection[str], skewed: tuple[Mapping[str, int], int] | None, scope: Scope
+    ) -> Stored | None:
+        """Store the entry for lists of devices, after a committed batch; None if all has left.
+
+        A repeat of a batch may find other lists. `devices` have never sent. `skewed` has the skewed ones and the watermark, None
+        where they are not known.
+        """
         self.transitions.settle(committed.batch)
         told, transitions = self.transitions.of_expected(devices, clock.now_ms())
+        if skewed is not None:
+            clocks, transitions = transitions.of_clocks(*skewed)
+            told = pa.concat_tables([told, clocks])
         if not told.num_rows:
             return None
         payload = codec.pack_changes(changes_of(told))

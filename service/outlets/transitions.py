@@ -110,17 +110,19 @@ class Transitions:
         left = _table([(device, STATUS, at_ms, None, NEVER, REFERENCE) for device in new])
         return left, self._with({(device, STATUS): Left(NEVER) for device in new})
 
-    def of_clocks(self, skewed: Mapping[str, int], watermark_ms: int) -> pa.Table:
-        """Return what leaves of the devices that Redis lists as skewed, by the time of their last early reading."""
+    def of_clocks(self, skewed: Mapping[str, int], watermark_ms: int) -> "tuple[pa.Table, Transitions]":
+        """Return what leaves of the devices that Redis lists as skewed, by the time of their last early reading, and the memory
+        then. After `settle`."""
         before = {device for device, name in self.known if name == CLOCK}
-        rows = []
-        for device in sorted(skewed.keys() - before):
-            rows.append((device, CLOCK, skewed[device], IN_TIME, SKEWED, EARLY))
-            self.changes[device, CLOCK] = Left(SKEWED, skewed[device])
-        for device in sorted(before - skewed.keys()):
-            rows.append((device, CLOCK, watermark_ms, SKEWED, IN_TIME, READING))
-            self.changes[device, CLOCK] = None
-        return _table(rows)
+        new, over = sorted(skewed.keys() - before), sorted(before - skewed.keys())
+        left = _table(
+            [(device, CLOCK, skewed[device], IN_TIME, SKEWED, EARLY) for device in new]
+            + [(device, CLOCK, watermark_ms, SKEWED, IN_TIME, READING) for device in over]
+        )
+        after = self._with({(device, CLOCK): Left(SKEWED, skewed[device]) for device in new})
+        for device in over:
+            del after.known[device, CLOCK]
+        return left, after
 
     def _with(self, left: dict[Key, Left]) -> "Transitions":
         return Transitions(self.known | left, outlets=self.outlets)
