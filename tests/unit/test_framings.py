@@ -19,7 +19,7 @@ from service.admission.schema_sources import load_set
 from service.commands import check_input, dissect, places, records
 from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
-from service.settings import Input, Settings, parse
+from service.settings import Input, Measure, Settings, parse
 from service.settings import Registry as Section
 from tests.stream.messages import ENV, FILE, READING_CLASS
 from tests.stream.records import BASE_MS, avro
@@ -358,6 +358,21 @@ def test_a_type_that_the_schema_lacks_is_refused_at_the_start(
     other = given.model_copy(update={"input": given.form.model_copy(update={"record_type": name})})
     with pytest.raises(SchemaError, match=message):
         Unpacker.of(other.form, load_set(other).schemas)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("NaN", "not_finite"), ("-INF", "not_finite"), ("1.5", "undecodable"), ("x", "undecodable")]
+)
+def test_a_text_of_protobuf_is_read_as_a_number_as_that_of_json_is(tmp_path: Path, text: str, expected: str) -> None:
+    given = typed(tmp_path, "protobuf", "none", "reject")
+    form = given.form.model_copy(update={"measures": {"t": Measure(path="env.line")}})
+    known = load_set(given).schemas
+    made = READING_CLASS.FromString(message())
+    made.env.line = text
+    value = made.SerializeToString()
+    row = Unpacker.of(form, known).row(value)
+    assert (row is None) == (expected == "undecodable")
+    assert dissect.reason(dissect.dissect(value, form, known), Metadata(b"k"), form)[0] == expected
 
 
 @pytest.mark.parametrize("framing", ["headers", "a GUID in headers", "apicurio"])
