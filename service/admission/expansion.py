@@ -56,12 +56,19 @@ def expand(records: DataFrame, settings: Settings) -> DataFrame:
     if not settings.has_arrays or FAULT in records.columns:
         return records
     forms = {topic: each.form for each in settings.split() if each.form.is_cut for topic in each.kafka.topics}
-    # Without this limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
-    records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
+    limit_batches(records)
     carried = tuple(name for name in CARRIED if name in records.columns) + HEADERS * settings.needs_headers
     names = ["value", *_COLUMNS, *([INDEX] if INDEX in records.columns else []), *carried]
     schema = t.StructType([*_SCHEMA, *(records.schema[name] for name in carried)])
     return records.select(*names).mapInArrow(Expander(forms, int(settings.admission.max_bytes), carried), schema)
+
+
+def limit_batches(records: DataFrame) -> None:
+    """Limit the bytes of Spark's batches for Python.
+
+    Without the limit a batch has 10,000 records of megabytes. docs/decisions/0040-arrays-are-cut-before-admission.md
+    """
+    records.sparkSession.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES))
 
 
 def columns(settings: Settings) -> list[Column]:

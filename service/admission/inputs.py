@@ -101,6 +101,8 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
     ]
     if len(forms) > 1:
         records = records.select("*", _number(settings).alias(_INPUT))
+    if any(form.framing == "glue-zlib" for form in forms):
+        expansion.limit_batches(records)
     framed = [
         framings.made(form).alias(FRAMED + name)
         for form, name in zip(forms, names, strict=True)

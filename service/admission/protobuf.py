@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
-from service.admission import mapped
+from service.admission import json_record, mapped
 from service.admission.formats import framings
 from service.admission.formats.format import END
 from service.admission.formats.framings import Framing
@@ -480,10 +480,11 @@ def _reading(field: Any, role: Role, unit: str) -> Callable[[Any], Any] | None:
     return float if role == "number" and field.cpp_type in _WHOLE else convert
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UnreadableError(_NO_VALUE)
-    return float(value)
+def _number(value: Any) -> float | None:
+    try:
+        return json_record.as_number(value)
+    except TypeError as error:
+        raise UnreadableError(_NO_VALUE) from error
 
 
 def _text(value: Any) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 from google.protobuf import descriptor_pb2
@@ -18,7 +19,7 @@ from service.admission.schema_sources import load_set
 from service.commands import check_input, dissect, places, records
 from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
-from service.settings import Input, Settings, parse
+from service.settings import Input, Measure, Settings, parse
 from service.settings import Registry as Section
 from tests.stream.messages import ENV, FILE, READING_CLASS
 from tests.stream.records import BASE_MS, avro
@@ -111,6 +112,8 @@ def cases(framing: str) -> dict[str, tuple[bytes | None, Any]]:
         "compressed, and more bytes": (packed + b"\0", "undecodable"),
         "compressed, of a schema that nobody has": (b"\3\5" + unknown[2:] + packed[18:], "undecodable"),
         "more than max_array_bytes, compressed": (b"\3\5" + first[2:] + zlib.compress(bytes(9 << 20)), "undecodable"),
+        "8 MB, compressed": (b"\3\5" + first[2:] + zlib.compress(bytes(8 << 20)), "undecodable"),
+        "8 MB more": (b"\3\5" + first[2:] + zlib.compress(bytes(8 << 20), 1), "undecodable"),
         "of the first": (first + body(1, 1.5), 1.5),
         "of the second": (second + body(2, 2.5), 2.5),
         "unknown": (
@@ -135,6 +138,20 @@ def test_each_framing_is_read_without_spark(framing: str, tmp_path: Path) -> Non
         reason, text = dissect.reason(found, Metadata(b"k"), form)
         answer = reason or dissect.reading(found, Metadata(b"k"), form).measures["t"]
         assert answer == expected, (name, answer, text)
+
+
+def test_values_that_unpack_to_much_are_handed_on_in_parts() -> None:
+    bomb = b"\3\5" + bytes(16) + zlib.compress(bytes(8 << 20))
+    values = [b"\3\0first", *[bomb] * 6, None, b"\3\0last"]
+    parts = [part.to_pylist() for part in framings.unpacked_parts(pa.array(values, pa.binary()), 8 << 20)]
+    assert max(sum(len(each or b"") for each in part) for part in parts) < 13 << 20
+    assert [each for part in parts for each in part] == [
+        b"\3\0first",
+        *[bytes([3]) + bytes(17 + (8 << 20))] * 6,
+        None,
+        b"\3\0last",
+    ]
+    assert [part.to_pylist() for part in framings.unpacked_parts(pa.array([], pa.binary()), 1)] == [[]]
 
 
 GUID = "89791762-2336-4186-9674-299b90a802e2"
@@ -341,6 +358,21 @@ def test_a_type_that_the_schema_lacks_is_refused_at_the_start(
     other = given.model_copy(update={"input": given.form.model_copy(update={"record_type": name})})
     with pytest.raises(SchemaError, match=message):
         Unpacker.of(other.form, load_set(other).schemas)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("NaN", "not_finite"), ("-INF", "not_finite"), ("1.5", "undecodable"), ("x", "undecodable")]
+)
+def test_a_text_of_protobuf_is_read_as_a_number_as_that_of_json_is(tmp_path: Path, text: str, expected: str) -> None:
+    given = typed(tmp_path, "protobuf", "none", "reject")
+    form = given.form.model_copy(update={"measures": {"t": Measure(path="env.line")}})
+    known = load_set(given).schemas
+    made = READING_CLASS.FromString(message())
+    made.env.line = text
+    value = made.SerializeToString()
+    row = Unpacker.of(form, known).row(value)
+    assert (row is None) == (expected == "undecodable")
+    assert dissect.reason(dissect.dissect(value, form, known), Metadata(b"k"), form)[0] == expected
 
 
 @pytest.mark.parametrize("framing", ["headers", "a GUID in headers", "apicurio"])

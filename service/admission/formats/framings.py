@@ -15,7 +15,7 @@ A GUID is a number in the place of the schema id (service/admission/guids.py).
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
@@ -37,6 +37,8 @@ HEADER_BYTES = 5
 HEADER, KEY_HEADER = "__value_schema_id", "__key_schema_id"
 """The headers of Kafka that have the schemas of a record's value and key, by Confluent's HeaderSchemaIdSerializer."""
 _COMPRESSED = b"\3\5"
+_PART_BYTES = 4 << 20
+"""Bytes of values from which a part of a batch is handed on."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 """Headers of a record of Kafka."""
@@ -268,11 +270,24 @@ def made(form: Input) -> Column:
         return F.expr(_with_header(HEADER, "value"))
     limit = int(form.max_array_bytes)
 
-    def unpack(values: pa.Array) -> pa.Array:
-        return pa.array([None if each is None else _unpacked(each, limit) for each in values.to_pylist()], pa.binary())
+    def unpack(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        for values in batches:
+            yield from unpacked_parts(values, limit)
 
     unpacked: Column = F.arrow_udf(unpack, "binary").asNondeterministic()(F.col("value"))  # type: ignore[attr-defined]
     return unpacked
+
+
+def unpacked_parts(values: pa.Array, limit: int) -> Iterator[pa.Array]:
+    """Yield the values of Glue uncompressed, in arrays of a few megabytes and one value: 2 MB of zeros unpack to 2 GB."""
+    part, size = list[bytes | None](), 0
+    for each in values.to_pylist():
+        part.append(None if each is None else _unpacked(each, limit))
+        size += len(part[-1] or b"")
+        if size >= _PART_BYTES:
+            yield pa.array(part, pa.binary())
+            part, size = [], 0
+    yield pa.array(part, pa.binary())
 
 
 def framed(value: bytes, headers: Headers, form: Input, header: str = HEADER) -> bytes:
