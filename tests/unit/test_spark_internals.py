@@ -116,7 +116,7 @@ def test_a_committed_batch_is_gone_on_from(folder: Path) -> None:
 def test_the_last_committed_batch_is_read_with_its_watermark_or_refused(folder: Path) -> None:
     offsets(folder, 10, 1000, 10000)
     ends = {"readings": {0: 900, 1: 9000}}
-    assert logs.committed(Local(folder)) == MicroBatch(0, 9, 5, {"readings": {0: 3, 1: 4}}, ends)
+    assert logs.committed(Local(folder)) == MicroBatch(0, 9, 5, {"readings": {0: 3, 1: 4}}, ends, newest_ms=75)
     assert logs.committed(Local(folder / "new")) is None
     (folder / "offsets/9").unlink()
     with pytest.raises(CheckpointError, match="offsets/9 is missing"):
