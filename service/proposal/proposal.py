@@ -283,9 +283,10 @@ def _judge_delay(made: Proposal, clock: Clock, sample: Sequence[Seen]) -> None:
         made.max_delay_ms = min(_DAY_MS, round_up(2 * behind))
         usual_ms = max(500, lags[int(0.9 * (len(lags) - 1))])
         made.usual_ms = usual_ms if 8 * usual_ms <= made.max_delay_ms else None
-        made.status_delay_ms = made.usual_ms and round_up(max(10_000, 2 * made.usual_ms))
     if ahead > defaults.max_ahead_ms / 2:
         made.max_ahead_ms = min(_LONGEST_AHEAD_MS, round_up(2 * ahead))
+    if made.usual_ms is not None:  # a clock that is ahead moves the line for all devices
+        made.status_delay_ms = round_up(max(10_000, 2 * made.usual_ms)) + (made.max_ahead_ms or 0)
     late = sum(each > (made.max_delay_ms or defaults.max_delay_ms) for each in lags)
     early = sum(-each > (made.max_ahead_ms or defaults.max_ahead_ms) for each in lags)
     if late > 0.01 * len(lags):

@@ -187,6 +187,10 @@ def test_an_outage_need_not_wait_for_the_few_readings_that_are_late() -> None:
     document = settings(made)
     assert document["sessions"]["status_delay"] == "10 s"
     assert parse(document).sessions.status_delay_ms == 10_000
+    off_ms = {0: 3_000_000, 1: -300_000}
+    made = proposal.propose(readings(count=400, ts=lambda n: BEGIN_MS + n * 100 - off_ms.get(n % 20, 2_000)))
+    assert (made.max_ahead_ms, made.status_delay_ms) == (600_000, 610_000), "a clock that is ahead takes nobody offline"
+    assert parse(settings(made)).sessions.status_delay_ms == 610_000
 
 
 def test_two_fields_of_the_same_devices_are_no_doubt_and_two_of_different_ones_are() -> None:
