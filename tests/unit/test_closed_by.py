@@ -1,5 +1,6 @@
 """Why a window is closed, as a reader derives it from the window and from progress: the rule of schemas/redis.md."""
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -12,7 +13,7 @@ PROGRESS = {"final": str(END - 1), "idle": str(END), "idle_epoch": "3", "idle_ba
 
 
 def judged(progress: Mapping[str, str], epoch: int = 3, batch: int = 7, end: int = END) -> str:
-    return closed_by({"end": str(end), "epoch": str(epoch), "batch": str(batch)}, progress)
+    return closed_by({"end": str(end), "epoch": str(epoch), "batch": str(batch)}, progress, "device")
 
 
 @pytest.mark.parametrize(("final", "why"), [(END - 1, ""), (END, "watermark"), (END + 1, "watermark")])
@@ -46,6 +47,15 @@ def test_what_both_have_passed_is_closed_by_the_watermark() -> None:
 )
 def test_silence_closes_only_what_was_written_before_it(epoch: int, batch: int, why: str) -> None:
     assert judged(PROGRESS, epoch, batch) == why
+
+
+@pytest.mark.parametrize(
+    ("settled", "why"),
+    [({"device": END - 1}, "idle"), ({"device": END}, "settled"), ({"site": END}, "idle"), ({}, "idle")],
+)
+def test_the_line_of_its_view_settles_a_window_that_no_watermark_has_passed(settled: dict[str, int], why: str) -> None:
+    assert judged({**PROGRESS, "settled": json.dumps(settled)}) == why
+    assert judged({**PROGRESS, "settled": json.dumps(settled), "final": str(END)}) == "watermark"
 
 
 def test_without_progress_everything_is_open() -> None:
