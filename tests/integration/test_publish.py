@@ -172,7 +172,7 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
     target.write(1, window([20.0]), changes([session()], [device()]))
     assert contract.check(target.client, target.prefix) == []
     target.client.hset(target.key(WINDOW), mapping={"mean": "99", "colour": "red"})
-    target.client.hset(target.key("device:d1"), "status", "offline")
+    target.client.hset(target.key("device:d1"), "session", "")
     target.client.hdel(target.key(f"session:d1:{T0}"), "duration")
     target.client.persist(target.key("keys:device_1m"))
     target.client.set(target.key("stray"), "1")
@@ -180,7 +180,7 @@ def test_the_contract_check_sees_what_is_wrong(target: Target) -> None:
     target.client.xadd(target.key("changes"), {"kind": "window", "keys": "[]", "batch": "1", "epoch": "1"})
     parts = (
         "colour",
-        "status = offline",
+        "status = online with session = ''",
         "'duration' is a required property",
         "never expires",
         "stray: is no key",
