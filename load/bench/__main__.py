@@ -45,13 +45,13 @@ from load.bench import formats as bench_formats
 from load.bench import rows as bench_rows
 from load.bench import statistics as bench_statistics
 from load.bench.cpu import PARTS as CPU_PARTS
-from load.bench.cpu import Cpu
+from load.bench.cpu import Cpu, role
 from load.bench.references import BARE_S, reference
+from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.fleet.options import seconds_of
 from load.report import machine, reported
-from load.servers.child_process import Child, spawn
 from load.servers.kafka import CREATE_TIME
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed, percentile
 from service.errors import TidemarkError
@@ -170,7 +170,7 @@ class Memory(Sampler):
             process = psutil.Process(self._pid)
             for each in (process, *process.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):  # it has ended, or nobody has waited for it yet
-                    now.append((_role(each), each.memory_full_info().pss))
+                    now.append((role(each), each.memory_full_info().pss))
         self._peak = max(self._peak, now, key=_bytes)
 
     def peak_mb(self) -> float:
@@ -186,13 +186,6 @@ class Memory(Sampler):
 
 def _bytes(processes: Sequence[tuple[str, int]]) -> int:
     return sum(size for _, size in processes)
-
-
-def _role(process: psutil.Process) -> str:
-    line = process.cmdline()
-    if process.name() == "java":
-        return "jvm"
-    return "workers" if any("pyworker" in word for word in line) else "driver"
 
 
 def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
@@ -263,7 +256,7 @@ def steady(
     with stage as testbed:
         bare = {}
         if is_reference:
-            load = _load(testbed, devices, seed, BARE_S + 30)
+            load = steady_load(testbed, devices, RATE, seed, BARE_S + 30)
             bare = reference(testbed, "bare")
             load.terminate()
             load.wait(120)
@@ -271,7 +264,7 @@ def steady(
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
         memory.start()
-        generator = _load(testbed, devices, seed, warm_up + seconds + 5)
+        generator = steady_load(testbed, devices, RATE, seed, warm_up + seconds + 5)
         time.sleep(warm_up)
         before, cpu = testbed.metrics(), Cpu(testbed)
         durations = Batches(testbed)
@@ -315,12 +308,6 @@ def _per_reading(metrics: Mapping[str, float], readings: float) -> dict[str, flo
         "redis_bytes": metrics.get("tidemark_redis_bytes_total", 0.0),
     }
     return {name: round(total / max(1.0, readings), 2) for name, total in totals.items()}
-
-
-def _load(testbed: Testbed, devices: int, seed: int, seconds: float) -> Child:
-    command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
-    command += ["--rate", str(RATE), "--devices", str(devices), "--seed", str(seed), "--outsiders", "off"]
-    return spawn([*command, "--for", f"{seconds}s"], cwd=ROOT, log=testbed.folder / "generator.log")
 
 
 def _state(after: Mapping[str, float], delta: Mapping[str, float]) -> dict[str, float]:

@@ -42,3 +42,11 @@ def seconds_of_process(process: psutil.Process) -> float:
     """Return the CPU seconds of a process, and of the children that it has waited for."""
     times = process.cpu_times()
     return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def role(process: psutil.Process) -> str:
+    """Return whether a process of the service is its `jvm`, the `driver` or one of the `workers`."""
+    line = process.cmdline()
+    if process.name() == "java":
+        return "jvm"
+    return "workers" if any("pyworker" in word for word in line) else "driver"

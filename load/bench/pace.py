@@ -23,13 +23,13 @@ import psutil
 
 from load.bench import RATE
 from load.bench.cpu import seconds_of_process, seconds_of_tree
+from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import Instance, tree
 from load.releases import PREVIOUS, extract
 from load.report import machine, reported
-from load.servers.child_process import spawn
-from load.testbed import ROOT, TOPIC, VIEWS, Testbed, to_toml
+from load.testbed import ROOT, VIEWS, Testbed, to_toml
 from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "pace"
@@ -67,14 +67,11 @@ def measure(testbed: Testbed, source: Path, name: str, seed: int, seconds: float
     config = testbed.folder / f"{name}.toml"
     config.write_text(to_toml(document), encoding="utf-8")
     instance = Instance(testbed, name, testbed.folder / f"checkpoint-{name}", config, source)
-    devices = str(testbed.fleet.settings.devices)
-    command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
-    command += ["--rate", str(RATE), "--devices", devices, "--seed", str(seed), "--outsiders", "off"]
     generator = None
     instance.start()
     try:
         testbed.wait(lambda: _alive(instance).get("tidemark_query_running"), STARTS_S, f"{name} to start")
-        generator = spawn(command, cwd=ROOT, log=testbed.folder / f"generator-{name}.log")
+        generator = steady_load(testbed, testbed.fleet.settings.devices, RATE, seed, name=f"generator-{name}")
         testbed.wait(lambda: _alive(instance).get(_RECORDS, 0.0) > 0, STARTS_S, f"a batch of {name}")
         time.sleep(seconds)
         before, used = _alive(instance), seconds_by_part(instance.pid, testbed.redis_pids)

@@ -9,6 +9,7 @@ behind a warm-up as long as the measurement.
 """
 
 import argparse
+import platform
 import re
 import subprocess
 import sys
@@ -23,19 +24,21 @@ from typing import Any
 import psutil
 
 from load.bench import RATE
-from load.bench.cpu import seconds_of_process
+from load.bench.cpu import role, seconds_of_process
+from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import tree
 from load.report import machine, reported
 from load.servers.child_process import Child, spawn
-from load.testbed import ROOT, TOPIC, VIEWS, Testbed
+from load.testbed import ROOT, VIEWS, Testbed
 from service.errors import SetupError
 from service.spark import jars, repository
 
 FOLDER = ROOT / ".build" / "profile"
 PY_SPY = ROOT / ".build" / "py-spy" / "bin" / "py-spy"
 JVM, DRIVER, WORKERS = "JVM", "driver's Python", "Python workers"
+_KINDS = {"jvm": JVM, "driver": DRIVER, "workers": WORKERS}
 STARTS_S = 240.0
 REST = "everything else"
 
@@ -83,13 +86,13 @@ SLICES: Mapping[str, Sequence[tuple[str, str]]] = {
 def shares(samples: Iterable[str], process: str) -> Counter[str]:
     """Count the samples of each slice. A sample is a line of frames, the outermost first, with `;` between them and a count."""
     slices = [(name, re.compile(pattern)) for name, pattern in SLICES[process]]
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in samples:
         stack, _, count = line.rpartition(" ")
         frames = [each.strip("[]") for each in reversed(stack.split(";"))]
         named = (name for frame in frames for name, pattern in slices if pattern.search(frame))
-        found[next(named, REST)] += int(count)
-    return found
+        counts[next(named, REST)] += int(count)
+    return counts
 
 
 @contextmanager
@@ -112,12 +115,8 @@ def _async_profiler() -> tuple[str, str]:
     """Return the paths of its program and its library, unpacked from the jar of the group `profiler`."""
     repository.fetch(jars.PROFILER, jars.root())
     with zipfile.ZipFile(jars.complete(jars.PROFILER)[0]) as archive:
-        kind = "arm64" if machine()["system"].endswith("aarch64") else "x64"
-        names = [
-            name
-            for name in archive.namelist()
-            if re.search(rf"/(asprof|lib.*)-linux-{kind}|/(asprof|lib.*)-[\d.]+-linux-{kind}", name)
-        ]
+        kind = "arm64" if platform.machine() == "aarch64" else "x64"
+        names = [name for name in archive.namelist() if re.search(rf"/(asprof|lib)[^/]*-linux-{kind}", name)]
         paths = sorted(archive.extract(name, FOLDER / "async-profiler") for name in names)
     program, library = paths
     Path(program).chmod(0o755)
@@ -144,12 +143,11 @@ def _run(command: Sequence[str]) -> None:
 
 def processes(root: int) -> dict[str, list[psutil.Process]]:
     """Return the service's processes by kind; of the workers the one first that the others are children of."""
-    found: dict[str, list[psutil.Process]] = {JVM: [], DRIVER: [], WORKERS: []}
+    by_kind: dict[str, list[psutil.Process]] = {JVM: [], DRIVER: [], WORKERS: []}
     for process in tree([root]):
         with suppress(psutil.NoSuchProcess):  # it has ended, or nobody has waited for it yet
-            is_worker = any("pyworker" in word for word in process.cmdline())
-            found[JVM if process.name() == "java" else WORKERS if is_worker else DRIVER].append(process)
-    return found
+            by_kind[_KINDS[role(process)]].append(process)
+    return by_kind
 
 
 def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any]:
@@ -158,9 +156,7 @@ def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any
     with Testbed(FOLDER / "run", fleet, views=VIEWS) as testbed:
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
-        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", testbed.broker.bootstrap]
-        command += ["--topic", TOPIC, "--rate", str(rate), "--devices", str(devices), "--seed", str(seed)]
-        load = spawn([*command, "--outsiders", "off"], cwd=ROOT, log=testbed.folder / "generator.log")
+        load = steady_load(testbed, devices, rate, seed)
         testbed.wait(lambda: testbed.metrics().get("tidemark_records_total"), STARTS_S, "the first batch")
         time.sleep(seconds)
         known = processes(testbed.service_tree)
