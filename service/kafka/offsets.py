@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -31,9 +31,11 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
     return ends
 
 
-def marked(consumer: Consumer, kafka: Kafka) -> int:
-    """Return how many entries the topics of marks have: one or two a corrected or replayed reject; raises KafkaException."""
-    there = consumer.list_topics(timeout=TIMEOUT_S).topics
+def marked(consumer: Consumer, kafka: Kafka, there: Container[str]) -> int:
+    """Return how many entries the topics of marks have: one or two a corrected or replayed reject; raises KafkaException.
+
+    `there` are the topics that exist.
+    """
     topics = [TopicPartition(name, 0) for name in map(kafka.marks_topic, kafka.topics) if name in there]
     marks = (consumer.get_watermark_offsets(each, timeout=TIMEOUT_S) for each in topics)
     return sum(end - begin for begin, end in marks)

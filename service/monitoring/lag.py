@@ -168,9 +168,10 @@ class Lag(Thread):
                 )
         if clock.monotonic_s() >= self._next_headroom_s:
             self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
-            self._marks(marked(consumer, self._kafka))
+            topics = consumer.list_topics(timeout=TIMEOUT_S).topics
+            self._marks(marked(consumer, self._kafka, topics))
             if self._kafka.topics_pattern is not None:
-                self._listed(consumer.list_topics(timeout=TIMEOUT_S).topics)
+                self._listed(topics)
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S
 
     def _commit(self, consumer: Consumer) -> None:
