@@ -140,9 +140,8 @@ def advance(
 
     A step that changes no window returns the same `windows` object as `open`.
     """
-    if waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values()):
-        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads)
-    if leads or settled.LEFT in windows.column_names:
+    wait = waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values())
+    if wait or leads or settled.LEFT in windows.column_names:
         return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads)
     new = concat(parts)
     changed = empty()

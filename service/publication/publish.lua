@@ -167,7 +167,8 @@ end
 --   older   the row is behind the stored value, or has less, or it may be a part of a final window that does not exist
 --   closed  the value does not change any more; a correction changes only values that the watermark has closed
 -- stored  nil, or its epoch, batch, amount (readings; of a device the time of its last one), and phase: open, idle (silence alone
---         has closed it), settled (it has left, and readings still count) or final; of windows also ends (text), begins and is_part: it lacks the readings before its view began
+--         has closed it), settled (it has left, and readings still count) or final; of windows also ends (text), begins and
+--         is_part: it lacks the readings before its view began
 -- row     its amount; of windows ends (a number), ends_text, and begins if they have no end; of sessions state and closed_by;
 --         is_same(row, phase) compares it with the stored value, which few rows need
 -- clock   epoch and batch of the writer, final, is_rebuilding(), and what the writer may do:
@@ -221,9 +222,9 @@ end
 -- a.clock      ids: rows are devices. The fields of `early` are kept until `last_seen` has passed them
 -- a.number     rows are corrections: see `verdict` for this and for a.complete and a.last. Epoch, batch and TTL of a value stay
 -- A window is closed by the watermark if it ends by `final` of progress. It is settled if it ends by the time that `settled` of
--- progress has of its view. It is closed by silence if it ends by `idle` of progress and its (epoch, batch) is not after that silence. If a window is final and may not be written as it does not exist, the mark
--- `republish` is set, so that the complete window is published. A writer that reads the topic again, under the mark `rebuild`,
--- sets that mark at its end.
+-- progress has of its view. It is closed by silence if it ends by `idle` of progress and its (epoch, batch) is not after that
+-- silence. If a window is final and may not be written as it does not exist, the mark `republish` is set, so that the complete
+-- window is published. A writer that reads the topic again, under the mark `rebuild`, sets that mark at its end.
 -- A session that a device had open under an earlier epoch is removed if it is still open and the device's session now begins
 -- earlier, or there is none. A writer that reads the topic again has other batches and may begin the session earlier; otherwise
 -- the session's new value is written before the device.
