@@ -9,6 +9,7 @@ from service import settings as service_settings
 from service.admission import readings
 from service.aggregation import task_counters
 from service.errors import SchemaError, SettingsError
+from service.quality import sample
 from service.settings.kafka import MOST_TOPICS
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
 from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
@@ -131,6 +132,20 @@ def test_the_filter_of_an_input_is_asked_about_its_own_records_only(spark, tmp_p
         power("a", 4, line="l1", t=50.0),
     ]
     run(spark, settings(tmp_path, views, given), tmp_path, [Add(*records), Check(check)])
+
+
+@pytest.mark.timeout(180)
+def test_a_sample_of_filtered_inputs_is_planned_at_once(spark, tmp_path):
+    # A condition on what admission decides had the expressions of all inputs in each of its parts: the plan took gigabytes.
+    array = {"array": True, "columns": {"line": {"path": "line", "max_values": 1000}}, "where": "power > 1"}
+    records = [climate("a", 0, 20.0), power("a", 2, 500.0), power("a", 3, 2000.0), power("b", 4, 3000.0, id=None)]
+    frame = spark.createDataFrame([each.row() for each in records], KAFKA)
+    rows = sample.of(frame, settings(tmp_path, given=inputs(tmp_path, power=array))).to_pylist()
+    assert [(row["device"], row["power"], row["reject reason"]) for row in rows] == [
+        ("a", None, None),
+        ("a", 2.0, None),
+        (None, None, "no_device"),
+    ]
 
 
 def test_a_filter_of_an_input_has_the_names_of_that_input(spark, tmp_path):
