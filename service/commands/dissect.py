@@ -52,19 +52,19 @@ class Dissector:
 
     def __call__(self, topic: str, value: bytes | None, headers: Headers = ()) -> Dissected:
         """Decode as much as possible of a value. Raises SchemaError."""
-        return dissect(value, self._settings.of_topic(topic).form, self._writers(topic), headers)
+        return dissect(value, self._settings.form_of(topic), self._writers(topic), headers)
 
     def device(self, dissected: Dissected, metadata: Metadata) -> str | None:
-        return device(dissected, metadata, self._settings.of_topic(metadata.topic).form)
+        return device(dissected, metadata, self._settings.form_of(metadata.topic))
 
     def encode(self, topic: str, value: bytes, record: Mapping[str, Any], headers: Headers = ()) -> bytes:
-        return encode(value, record, self._settings.of_topic(topic).form, self._writers(topic), headers)
+        return encode(value, record, self._settings.form_of(topic), self._writers(topic), headers)
 
     def _writers(self, topic: str) -> Schemas:
-        each = self._settings.of_topic(topic)
-        if each.form.place not in self._schemas:
-            self._schemas[each.form.place] = writers(each.form, each)
-        return self._schemas[each.form.place]
+        form = self._settings.form_of(topic)
+        if form.place not in self._schemas:
+            self._schemas[form.place] = writers(form, self._settings.of_topic(topic))
+        return self._schemas[form.place]
 
 
 def writers(settings: Input, everything: Settings | None = None) -> Schemas:

@@ -39,13 +39,13 @@ def time_form(form: Input) -> str:
 
 def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
     """Return why the record was rejected, in one line. The line may quote the device: print it with `printing.say`."""
-    settings = settings.of_topic(reject.place.topic)
-    form, path = settings.form, settings.form.event_time
+    form = settings.form_of(reject.place.topic)
+    path = form.event_time
     match reject.reason:
         case "oversized":
             text = _oversized(reject.detail, int(settings.admission.max_bytes))
         case "undecodable":
-            text = _undecodable(reject, dissected, settings)
+            text = _undecodable(reject, dissected, form)
         case "unknown_schema" if dissected.schema is not None:
             text = dissected.why if dissected.stop == 1 else f"schema {dissected.schema} is known now"
         case "no_device" if form.device_id == RECORD_KEY:
@@ -54,7 +54,7 @@ def explain(reject: Reject, dissected: Dissected, settings: Settings) -> str:
             parts = [(path, _missing(reject, dissected, path, form)) for path in form.device_sources]
             text = f"{', '.join(f'{path} {what}' for path, what in parts)}: expected a device id"
         case "bad_device" | "unknown_device" | "too_many_devices":
-            text = _device(reject, dissected, settings)
+            text = _device(reject, dissected, form)
         case "no_time" if dissected.whole:
             text = f"{path} {_missing(reject, dissected, path, form)}: expected {time_form(form)}"
         case "not_finite" | "out_of_range":
@@ -94,10 +94,10 @@ def _bytes(size: int) -> str:
     return f"{size} bytes"
 
 
-def _undecodable(reject: Reject, dissected: Dissected, settings: Settings) -> str:
+def _undecodable(reject: Reject, dissected: Dissected, form: Input) -> str:
     if reject.value is None:
         return "the record has no value" if reject.omitted_bytes is None else ""
-    reason, text = dissect.reason(dissected, Metadata.of(reject), settings.form)
+    reason, text = dissect.reason(dissected, Metadata.of(reject), form)
     of = f" of {len(reject.value)})" if dissected.stop is not None else ""
     return (f"{text[:-1]}{of}" if of else text) if reason == "undecodable" else ""
 
@@ -115,11 +115,11 @@ def _missing(reject: Reject, dissected: Dissected, path: str, form: Input) -> st
     return "is null" if node is None else f"= {quoted(node)}"
 
 
-def _device(reject: Reject, dissected: Dissected, settings: Settings) -> str:
-    value = dissect.reading(dissected, Metadata.of(reject), settings.form).device if dissected.whole else None
+def _device(reject: Reject, dissected: Dissected, form: Input) -> str:
+    value = dissect.reading(dissected, Metadata.of(reject), form).device if dissected.whole else None
     if value is None:
         return ""
-    text, path = value, settings.form.device_text
+    text, path = value, form.device_text
     name = "the key" if path == RECORD_KEY else path
     if reject.reason == "unknown_device":
         problem = "not in the reference, and admission.unknown_device is 'reject'"

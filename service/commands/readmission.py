@@ -85,7 +85,7 @@ class Readmission:
         columns = (table[readings.KEPT + "offset"], table["event_ms"], table["reject"])
         is_filtered = pc.and_(pc.is_null(table["device"]), pc.is_null(table["reject"]))
         for number in table[readings.KEPT + "offset"].filter(is_filtered).to_pylist():
-            form = settings.of_topic(rows[number].place.topic).form
+            form = settings.form_of(rows[number].place.topic)
             unmet = "it is an array without readings"
             if form.where is not None:
                 unmet = f"it does not meet {form.place}.where = {form.where!r}"

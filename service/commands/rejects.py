@@ -239,7 +239,7 @@ def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Itera
     else:
         yield f"  {len(reject.value)} bytes"
         limit = loaded.admission.max_bytes
-        form = loaded.of_topic(reject.place.topic).form
+        form = loaded.form_of(reject.place.topic)
         span = dissect.offending(seen, reject.reason, reject.detail, form, limit, len(reject.value))
         yield from dissect.hexdump(reject.value, span)
     yield ""

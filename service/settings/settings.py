@@ -338,11 +338,16 @@ class Settings(Section):
 
     @property
     def inputs_by_topic(self) -> Mapping[str, Input]:
-        return {topic: each.form for each in self.split() for topic in each.kafka.topics}
+        return {topic: self.form_of(topic) for topic in self.kafka.topics}
+
+    def form_of(self, topic: str) -> Input:
+        """Return a topic's input; the first one where no input has the topic. For each record: it copies nothing."""
+        return next((form for form in self.inputs if topic in form.topics), self.forms[0])
 
     def of_topic(self, topic: str) -> Self:
-        """Return settings with only the input that a topic has. Settings without the topic give the first input's."""
-        return next((each for each in self.split() if topic in each.kafka.topics), self.split()[0])
+        """Return settings with `form_of` the topic as [input]."""
+        form = self.form_of(topic)
+        return self._alone(form) if isinstance(form, NamedInput) else self
 
     def _alone(self, form: NamedInput) -> Self:
         kafka = self.kafka.model_copy(update={"topics": form.topics})

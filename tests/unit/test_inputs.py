@@ -65,6 +65,7 @@ def test_settings_of_a_topic_have_its_input_alone() -> None:
     assert of_plugs.kafka.topics == ("meters", "plugs")
     assert of_plugs.registry is not None
     assert of_plugs.registry.subjects == ("s",)
+    assert given.form_of("plugs") is given.inputs[1], "a list of rejects asks for each record: nothing is copied"
     assert given.of_topic("climate").registry.subjects == ()  # type: ignore[union-attr]
 
 
