@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from load.cluster import __main__ as command
-from load.cluster import stores
 from load.cluster.rows import rows
 from service.spark import session
 from service.spark.places import DEPLOY
@@ -27,15 +25,3 @@ def test_a_signal_drains_a_worker_and_its_executors() -> None:
     for file in ("cluster.conf", "spark-defaults.conf"):
         assert session.conf(DEPLOY / file)["spark.decommission.enabled"] == "true", file
     assert "kill -PWR" in GUIDE
-
-
-def test_a_report_is_written_after_each_play_and_continued_by_the_next_run(tmp_path: Path) -> None:
-    path, figures = tmp_path / "report.json", {"batch_ms": 100, "violations": 1}
-    assert command._former(None) == command._former(path) == {}
-    measured = stores.measure(("file",), tmp_path, lambda _row, _folder: figures, {"s3": {"violations": 0}})
-    for so_far in measured:
-        found = command._write(path, {"checkpoint_stores": so_far, "worker_lost": {"violations": 2}}, rows())
-        assert found == {"worker_lost": 2, "s3": 0, "file": 1}
-    document = command._former(path)
-    assert document["violations"] == 3
-    assert document["checkpoint_stores"]["file"] == {**figures, "batch_to_file": 1.0}

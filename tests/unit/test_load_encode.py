@@ -14,8 +14,15 @@ from load.fleet.fleet import DAY_MS, HOUR_MS, MEASURES, Fleet, FleetSettings, Ki
 
 START_MS = 1_760_000_000_000
 SCHEMA = {each: fastavro.parse_schema(json.loads((SCHEMAS / f"{each}.avsc").read_text())) for each in (1, 2)}
-LONGER = {Kind.TRAILING, Kind.OVERSIZED}
-DAMAGED = {Kind.RANDOM, Kind.TRUNCATED, Kind.UNKNOWN_SCHEMA, Kind.HUGE_LENGTH, Kind.NULL_VALUE} | LONGER
+DAMAGED = {
+    Kind.RANDOM,
+    Kind.TRUNCATED,
+    Kind.UNKNOWN_SCHEMA,
+    Kind.HUGE_LENGTH,
+    Kind.NULL_VALUE,
+    Kind.TRAILING,
+    Kind.OVERSIZED,
+}
 
 
 def some(kind: Kind | None = None, evolved: float = 0.3, n: int = 2_000) -> tuple[Fleet, Readings, np.ndarray]:
@@ -57,31 +64,6 @@ def test_ordinary_records_are_the_bytes_that_fastavro_writes() -> None:
         assert value == expected.getvalue()
         ids.add((schema_id, fleet.type[device]))
     assert len(ids) == 10  # each type under each schema
-
-
-def test_schema_2_is_read_by_readers_of_1_and_the_other_way_round() -> None:
-    fleet, readings, event_ms = some()
-    for value in encode(AvroEncoder(fleet), fleet, readings, event_ms)[:200]:
-        assert value is not None
-        writer = value[4]
-        body = value[5:]
-        old = fastavro.schemaless_reader(io.BytesIO(body), SCHEMA[writer], SCHEMA[1])
-        new = fastavro.schemaless_reader(io.BytesIO(body), SCHEMA[writer], SCHEMA[2])
-        assert "firmware" not in old
-        assert new.pop("firmware") == ("2.1.0" if writer == 2 else "")
-        assert new == old
-
-
-@pytest.mark.parametrize("kind", sorted(DAMAGED - LONGER - {Kind.NULL_VALUE}))
-def test_damaged_avro_cannot_be_read(kind: Kind) -> None:
-    fleet, readings, event_ms = some(kind)
-    values = encode(AvroEncoder(fleet), fleet, readings, event_ms)
-    damaged = [value for value, each in zip(values, readings.kind, strict=True) if each == kind]
-    assert len(damaged) > 500
-    for value in damaged:
-        assert value is not None
-        with pytest.raises((EOFError, IndexError, KeyError, AssertionError, MemoryError, OverflowError)):
-            decoded(value)
 
 
 def outsider_is_right(kind: Kind, record: dict[str, object], event_ms: int, plain: dict[str, object]) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from load.fleet.fleet import (
     REFERENCE_QUERY,
-    SHARES,
     TYPES,
     Fleet,
     FleetSettings,
@@ -47,32 +46,6 @@ def test_the_same_seed_gives_the_same_readings_however_time_is_cut() -> None:
     assert same(joined(pieces), whole)
 
 
-@pytest.mark.parametrize("rate", [50.0, 3_000.0, 100_000.0])
-def test_the_rate_counts_records_duplicates_and_dropouts_included(rate: float) -> None:
-    fleet = Fleet(3, FleetSettings(devices=2_000, rate=rate, dropout_share=0.5))
-    assert fleet.rate == pytest.approx(rate)
-    span_ms = 600_000 if rate < 10_000 else 10_000
-    counts = kinds_of(fleet.readings(0, span_ms, START_MS))
-    assert (counts.sum() + counts[Kind.DUPLICATE]) / span_ms * 1000 == pytest.approx(rate, rel=0.03)
-
-
-def test_disorder_and_clock_errors_are_bounded_and_there() -> None:
-    settings = FleetSettings(devices=3_000, rate=20_000, max_delay_ms=2_000, skew_ms=400)
-    fleet = Fleet(3, settings)
-    delays = fleet.readings(0, 10_000, START_MS).delay_ms
-    assert delays.min() == 0
-    assert 1_900 < delays.max() <= 2_000
-    assert 350 < np.abs(fleet.skew_ms).max() <= 400
-
-
-def test_kinds_come_in_the_shares_asked_for() -> None:
-    counts = kinds_of(Fleet(3, FleetSettings(devices=3_000, rate=50_000)).readings(0, 20_000, START_MS))
-    total = counts.sum()
-    for kind in Kind:
-        share = 1 - sum(SHARES.values()) if kind is Kind.ORDINARY else SHARES.get(kind, 0.0)
-        assert abs(counts[kind] - share * total) <= 5 * np.sqrt(share * total), kind.name
-
-
 def test_outsiders_can_be_off_or_one_kind() -> None:
     assert set(with_outsiders(0.0).values()) == {0.0}
     assert with_outsiders(0.01, Kind.YEAR_2099) == {Kind.YEAR_2099: 0.01}
@@ -80,19 +53,6 @@ def test_outsiders_can_be_off_or_one_kind() -> None:
     fleet = Fleet(3, FleetSettings(devices=100, rate=5_000, shares=with_outsiders(0.1, Kind.LATE, Kind.RANDOM)))
     counts = kinds_of(fleet.readings(0, 5_000, START_MS))
     assert set(np.flatnonzero(counts)) == {Kind.ORDINARY, Kind.LATE, Kind.RANDOM}
-
-
-def test_dropouts_are_longer_than_a_gap_and_only_some_devices_have_them() -> None:
-    settings = FleetSettings(devices=400, dropout_share=0.25, dropout_ms=180_000, dropout_every_ms=600_000)
-    fleet = Fleet(3, settings)
-    readings = fleet.readings(0, 1_200_000, START_MS)
-    longest = np.zeros(400)
-    for device in range(400):
-        longest[device] = np.diff(np.sort(readings.due_ms[readings.device == device])).max()
-    dropped = longest > 100_000
-    assert 0.15 < dropped.mean() < 0.35
-    assert longest[dropped].min() >= 180_000 - 30_000
-    assert longest[~dropped].max() <= 30_001
 
 
 @pytest.mark.parametrize(
