@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from load.servers.certificates import Authority
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
+from tests.integration.redis_target import Target
 from tests.integration.world import Parts
 
 _numbers = itertools.count(1)
@@ -32,6 +33,15 @@ def broker_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def prefix() -> str:
     """A prefix of its own for each test, so that tests share a Redis and see only their own keys."""
     return f"test{next(_numbers)}"
+
+
+@pytest.fixture
+def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
+    """All that a test leaves there satisfies the contract, if the test does not break it on purpose."""
+    made = Target(redis_server, prefix)
+    yield made
+    assert made.is_broken_on_purpose or made.violations() == []
+    made.client.close()
 
 
 @pytest.fixture

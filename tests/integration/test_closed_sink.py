@@ -1,6 +1,6 @@
 """What publish.lua accepts of a correction, on a real Redis: closed values only, never fewer readings, one run at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,21 +8,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from load.judge import feed, published
 from load.servers.redis import Redis
-from schemas import contract
 from service import clock
 from service.errors import FencedError, SinkError
 from service.micro_batch import MicroBatch
-from service.pipeline.batch_publisher import Sink
 from service.publication.closed_sink import ClosedSink, Written, progress, servers, session_starts
 from service.publication.policy import WritePolicy
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
 from state.layout import session_schema
-from state.statistics import with_always
-from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, settings, window, window_table, windows
+from state.statistics import DEFAULT, with_always
+from tests.integration.redis_target import WINDOW, Target, window_name
+from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, window, window_table, windows
 
 pytestmark = pytest.mark.integration
 
@@ -30,29 +28,27 @@ PASSED = micro_batch(5, watermark_ms=T0 + 10 * MINUTE)
 MEASURES = ("temperature", "humidity")
 
 
-class Target:
+class Corrected(Target):
     """A Redis to which a batch was published, and a correction that has begun."""
 
     def __init__(self, part: Redis, prefix: str) -> None:
-        self.prefix, self.keys = prefix, Keys(prefix)
-        self.settings = settings(part.url, prefix)
-        self.client: Any = part.client()
-        self.client.set(f"{prefix}:epoch", 1)
+        super().__init__(part, prefix)
+        self.keys = Keys(prefix)
         self.fence = Fence(self.settings.redis)
-        self.sink = ClosedSink(
-            self.settings, PASSED, servers(self.settings), policy=WritePolicy.correct(self.fence.number)
-        )
+        self.correction = self.marked({})
 
     def marked(self, marks: dict[int, str]) -> ClosedSink:
-        return replace(self.sink, policy=WritePolicy.correct(self.fence.number, marks))
+        policy = WritePolicy.correct(self.fence.number, marks)
+        return ClosedSink(self.settings, PASSED, servers(self.settings), policy=policy)
 
     def publish(self, *rows: pa.RecordBatch, passed: MicroBatch = PASSED) -> None:
-        sink = Sink(self.settings, replace(passed, watermark_ms=T0))
-        sink.write(rows)
-        replace(sink, micro_batch=passed).progress()
+        self.sink(replace(passed, watermark_ms=T0)).write(rows)
+        self.sink(passed).progress()
 
-    def windows(self, values: list[float], key: str = "d1", start: int = T0) -> list[Rows]:
-        table = window_table([("device_1m", key, start, values)])
+    def windows(
+        self, values: list[float], key: str = "d1", start: int = T0, statistics: Sequence[str] = DEFAULT
+    ) -> list[Rows]:
+        table = window_table([("device_1m", key, start, values)], statistics)
         rows = window_rows(table, self.keys, self.settings.views, PASSED.watermark_ms)
         return as_of_watermark(rows, PASSED.watermark_ms, 0)[:1]
 
@@ -60,19 +56,10 @@ class Target:
         table = pa.Table.from_pylist(list(rows), schema=session_schema(MEASURES))
         return [session_rows(table, self.keys, self.settings.sessions)]
 
-    def window(self, key: str = "d1") -> dict[str, str]:
-        return self.read(f"window:device_1m:temperature:{key}:{T0}")
-
-    def read(self, name: str) -> dict[str, str]:
-        return published.read(self.client, self.prefix, name)
-
-    def feed(self) -> list[dict[str, str]]:
-        return [entry for _, entry in feed.changes(self.client, self.prefix)]
-
 
 @pytest.fixture
-def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_server, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Corrected]:
+    made = Corrected(redis_server, prefix)
     yield made
     made.client.close()
 
@@ -81,118 +68,111 @@ def closed(start: int = T0, **fields: Any) -> dict[str, Any]:
     return session(start=start, state="closed", reason="gap", **fields)
 
 
-def test_a_corrected_window_keeps_no_statistic_that_its_view_has_no_more(target: Target) -> None:
+def test_a_corrected_window_keeps_no_statistic_that_its_view_has_no_more(target: Corrected) -> None:
     target.publish(window([20.0]))
-    table = window_table([("device_1m", "d1", T0, [20.0, 30.0])], ["mean"])
-    rows = window_rows(table, target.keys, target.settings.views, PASSED.watermark_ms)
-    assert target.sink.write(as_of_watermark(rows, PASSED.watermark_ms, 0)[:1]).written == 1
-    assert (target.window()["mean"], target.window()["revision"]) == ("25", "1")
-    assert not {"max", "stddev"} & target.window().keys()
+    assert target.correction.write(target.windows([20.0, 30.0], statistics=["mean"])).written == 1
+    assert target.fields("mean", "revision") == ("25", "1")
+    assert not {"max", "stddev"} & target.read().keys()
 
 
-def test_a_corrected_window_gets_the_rate_that_one_reading_has_not(target: Target) -> None:
+def test_a_corrected_window_gets_the_rate_that_one_reading_has_not(target: Corrected) -> None:
     names = ["delta", "rate"]
     view, other = target.settings.views
     views = (view.model_copy(update={"statistics": with_always(names)}), other)
     target.settings = target.settings.model_copy(update={"views": views})
-    sink = replace(target.sink, settings=target.settings)
+    sink = replace(target.correction, settings=target.settings)
     target.publish(windows([("device_1m", "d1", T0, [20.0])], names))
     for values, rate in (([20.0], None), ([20.0, 24.0], "4")):
-        table = window_table([("device_1m", "d1", T0, values)], names)
-        rows = window_rows(table, target.keys, views, PASSED.watermark_ms)
-        sink.write(as_of_watermark(rows, PASSED.watermark_ms, 0)[:1])
-        assert target.window().get("rate") == rate
+        sink.write(target.windows(values, statistics=names))
+        assert target.read().get("rate") == rate
 
 
-def test_a_final_window_gets_more_readings_and_says_so(target: Target) -> None:
+def test_a_final_window_gets_more_readings_and_says_so(target: Corrected) -> None:
     target.publish(window([20.0]))
-    key = f"{target.prefix}:window:device_1m:temperature:d1:{T0}"
+    key = target.key(WINDOW)
     target.client.pexpire(key, 77_000)
-    before, length = target.window(), len(target.feed())
-    assert target.sink.write(target.windows([20.0, 30.0])) == Written(written=1)
-    after = target.window()
+    before, length = target.read(), len(target.feed())
+    assert target.correction.write(target.windows([20.0, 30.0])) == Written(written=1)
+    after = target.read()
     assert (after["count"], after["mean"], after["closed_by"], after["revision"]) == ("2", "25", "watermark", "1")
     assert all(after[name] == before[name] for name in ("epoch", "batch", "closed_by", "start", "end"))
-    assert target.client.pttl(key) <= 77_000
-    [entry] = target.feed()[length:]
+    assert target.left_ms(WINDOW) <= 77_000
+    [(_, entry)] = target.feed()[length:]
     assert (entry["key"], entry["revision"], entry["kind"]) == (key, "1", "window")
-    assert contract.check(target.client, target.prefix) == []
+    assert target.violations() == []
 
     # Again, and with less: nothing.
-    assert target.sink.write(target.windows([20.0, 30.0])) == Written(same=1)
-    assert target.sink.write(target.windows([20.0])) == Written(poorer=1)
-    assert target.window() == after
+    assert target.correction.write(target.windows([20.0, 30.0])) == Written(same=1)
+    assert target.correction.write(target.windows([20.0])) == Written(poorer=1)
+    assert target.read() == after
     assert len(target.feed()) == length + 1
 
 
-def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: Target) -> None:
+def test_a_window_that_nobody_had_is_made_with_what_is_left_of_its_time(target: Corrected) -> None:
     target.publish(window([20.0]))
-    assert target.sink.write(target.windows([1.0], "d9")) == Written(written=1)
-    fields = target.window("d9")
+    assert target.correction.write(target.windows([1.0], "d9")) == Written(written=1)
+    fields = target.read(window_name("d9"))
     assert (fields["revision"], fields["closed_by"]) == ("0", "watermark")
     assert (fields["epoch"], fields["batch"]) == ("1", "5")
     # An hour after its end, which is nine minutes ago; and max_ahead.
-    assert (
-        50 * MINUTE
-        < target.client.pttl(f"{target.prefix}:window:device_1m:temperature:d9:{T0}")
-        <= 51 * MINUTE + 10_000
-    )
-    names = target.client.zrange(f"{target.prefix}:keys:device_1m", 0, -1, withscores=True)
-    assert names == [("d1", float(T0)), ("d9", float(T0))]
-    assert contract.check(target.client, target.prefix) == []
+    assert 50 * MINUTE < target.left_ms(window_name("d9")) <= 51 * MINUTE + 10_000
+    assert target.scores("keys:device_1m") == {"d1": T0, "d9": T0}
+    assert target.violations() == []
 
 
-def test_what_is_open_or_closed_by_silence_is_left_to_the_service(target: Target) -> None:
+def test_what_is_open_or_closed_by_silence_is_left_to_the_service(target: Corrected) -> None:
     target.publish(window([20.0]), changes([session()], [device()]), passed=micro_batch(5, watermark_ms=T0))
-    before = target.window(), target.read(f"session:d1:{T0}")
+    before = target.read(), target.read(f"session:d1:{T0}")
     with pytest.raises(SinkError, match=r"windows of correction [0-9]+: 1 are open"):
-        target.sink.write(target.windows([20.0, 30.0]))
+        target.correction.write(target.windows([20.0, 30.0]))
     with pytest.raises(SinkError, match=r"sessions of correction [0-9]+: 1 are open"):
-        target.sink.write(target.sessions(closed(count=2)))
-    assert (target.window(), target.read(f"session:d1:{T0}")) == before
-    Sink(target.settings, micro_batch(5, watermark_ms=T0)).run("idle", watermark=str(T0 + MINUTE))
-    assert target.window()["closed_by"] == "idle"
+        target.correction.write(target.sessions(closed(count=2)))
+    assert (target.read(), target.read(f"session:d1:{T0}")) == before
+    target.sink(5, watermark_ms=T0).run("idle", watermark=str(T0 + MINUTE))
+    assert target.read()["closed_by"] == "idle"
     with pytest.raises(SinkError, match="1 are open"):
-        target.sink.write(target.windows([20.0, 30.0]))
-    assert target.window()["count"] == "1"
+        target.correction.write(target.windows([20.0, 30.0]))
+    assert target.read()["count"] == "1"
 
 
-def test_sessions_grow_join_and_are_made(target: Target) -> None:
+def test_sessions_grow_join_and_are_made(target: Corrected) -> None:
     later = T0 + MINUTE
     target.publish(changes([closed(), closed(later)], [device()]))
     grown = closed(last=later, count=3)
     gone = session(start=later, state="merged", reason="merged", merged_into=T0)
     never = session("d7", start=later, state="merged", reason="merged", merged_into=T0)
-    wrote = target.sink.write(target.sessions(grown, gone, never, session("d8", state="closed", reason="gap")))
+    wrote = target.correction.write(target.sessions(grown, gone, never, session("d8", state="closed", reason="gap")))
     assert wrote == Written(written=3, same=1)
-    assert (target.read(f"session:d1:{T0}")["count"], target.read(f"session:d1:{T0}")["revision"]) == ("3", "1")
+    assert target.fields("count", "revision", of=f"session:d1:{T0}") == ("3", "1")
     merged = target.read(f"session:d1:{later}")
     assert (merged["state"], merged["merged_into"], merged["closed_by"]) == ("merged", str(T0), "")
     assert target.read(f"session:d7:{later}") == {}
-    assert contract.check(target.client, target.prefix) == []
-    assert target.sink.write(target.sessions(grown, gone)) == Written(same=2)
+    assert target.violations() == []
+    assert target.correction.write(target.sessions(grown, gone)) == Written(same=2)
     # The reason alone is news, too; and what was part of another may be one of its own again.
-    assert target.sink.write(target.sessions({**grown, "reason": "max_duration"}, closed(later))) == Written(written=2)
+    assert target.correction.write(target.sessions({**grown, "reason": "max_duration"}, closed(later))) == Written(
+        written=2
+    )
     assert "merged_into" not in target.read(f"session:d1:{later}")
     starts = session_starts(target.settings, ["d1", "d7", "nobody"])
     assert {name: sorted(times) for name, times in starts.items()} == {"d1": [T0, later]}
 
 
-def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Target) -> None:
+def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Corrected) -> None:
     target.publish(window([20.0]))
-    before = target.window()
+    before = target.read()
     assert progress(target.settings).watermark_ms == PASSED.watermark_ms
     more = target.windows([20.0, 30.0])
-    target.client.set(f"{target.prefix}:republish", "lost 1")
+    target.client.set(target.key("republish"), "lost 1")
     with pytest.raises(SinkError, match="values are being republished"):
-        target.sink.write(more)
+        target.correction.write(more)
     with pytest.raises(SinkError, match="values are being republished"):
         progress(target.settings)
-    target.client.delete(f"{target.prefix}:republish")
-    target.client.hset(f"{target.prefix}:progress", "batch", 4)
+    target.client.delete(target.key("republish"))
+    target.client.hset(target.key("progress"), "batch", 4)
     with pytest.raises(SinkError, match="Redis has lost data"):
-        target.sink.write(more)
-    target.client.hset(f"{target.prefix}:progress", "batch", 6)
+        target.correction.write(more)
+    target.client.hset(target.key("progress"), "batch", 6)
     newer = Fence(target.settings.redis)
     # The clock of another host may be behind: what runs leave for the outlets is taken in the order of their numbers.
     with pytest.MonkeyPatch.context() as patched:
@@ -200,53 +180,53 @@ def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Ta
         newer = Fence(target.settings.redis)
     assert newer.began_ms > target.fence.began_ms
     # A number of an older version is random, and no time of 2109.
-    target.client.set(f"{target.prefix}:correction", (1 << 62) - 5)
+    target.client.set(target.key("correction"), (1 << 62) - 5)
     newer = Fence(target.settings.redis)
     assert abs(newer.began_ms - clock.now_ms()) < 3_600_000
     with pytest.raises(FencedError, match="another correction or replay has begun"):
-        target.sink.write(more)
-    assert target.window() == before
-    assert replace(target.sink, policy=WritePolicy.correct(newer.number)).write(more).written == 1
-    target.client.delete(f"{target.prefix}:progress")
+        target.correction.write(more)
+    assert target.read() == before
+    assert replace(target.correction, policy=WritePolicy.correct(newer.number)).write(more).written == 1
+    target.client.delete(target.key("progress"))
     with pytest.raises(SinkError, match="there is no progress"):
         progress(target.settings)
 
 
 def test_a_correction_writes_to_no_other_run_of_redis_than_the_one_it_began_with(tmp_path: Path) -> None:
     with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
-        target = Target(part, "tidemark")
+        target = Corrected(part, "tidemark")
         target.publish(window([20.0]))
-        assert target.sink.write(target.windows([20.0, 30.0])).written == 1
-        target.sink.confirm()
+        assert target.correction.write(target.windows([20.0, 30.0])).written == 1
+        target.correction.confirm()
         part.kill()
         part.start()
-        for write in (lambda: target.sink.write(target.windows([20.0, 30.0, 40.0])), target.sink.confirm):
+        for write in (lambda: target.correction.write(target.windows([20.0, 30.0, 40.0])), target.correction.confirm):
             with pytest.raises(SinkError, match="restarted or failed over"):
                 write()
-        assert target.window()["count"] == "2"
+        assert target.read()["count"] == "2"
 
 
-def test_who_republishes_corrects_under_its_own_mark_alone(target: Target) -> None:
+def test_who_republishes_corrects_under_its_own_mark_alone(target: Corrected) -> None:
     target.publish(window([20.0]))
-    target.client.set(f"{target.prefix}:republish", "lost 17 1")
+    target.client.set(target.key("republish"), "lost 17 1")
     for mark in ("", "lost 18 1"):
         with pytest.raises(SinkError, match="values are being republished"):
             target.marked({0: mark}).write(target.windows([20.0, 30.0]))
     assert target.marked({0: "lost 17 1"}).write(target.windows([20.0, 30.0])).written == 1
-    target.client.delete(f"{target.prefix}:republish")
+    target.client.delete(target.key("republish"))
     with pytest.raises(SinkError, match="values are being republished"):
         target.marked({0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))
 
 
 def test_a_window_with_as_many_readings_of_other_values_is_replaced_and_rounding_is_no_difference(
-    target: Target,
+    target: Corrected,
 ) -> None:
     target.publish(window([20.0, 0.1]))
-    assert target.sink.write(target.windows([20.0, 60.0])) == Written(written=1)
-    assert (target.window()["max"], target.window()["revision"]) == ("60", "1")
+    assert target.correction.write(target.windows([20.0, 60.0])) == Written(written=1)
+    assert target.fields("max", "revision") == ("60", "1")
     key = target.keys.window("device_1m", "temperature", "d1", T0)
     target.client.hset(key, mapping={"sum": "80.000000001", "stddev": "20.1"})
-    assert target.sink.write(target.windows([20.0, 60.0])) == Written(same=1)
+    assert target.correction.write(target.windows([20.0, 60.0])) == Written(same=1)
     target.client.hset(key, "last_value", "61")
     target.client.hset(key, "sum", "80.001")
-    assert target.sink.write(target.windows([20.0, 60.0])) == Written(written=1)
+    assert target.correction.write(target.windows([20.0, 60.0])) == Written(written=1)

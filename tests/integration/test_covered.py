@@ -7,57 +7,41 @@ import pyarrow as pa
 import pytest
 
 from load.servers.redis import Redis
-from schemas import contract
 from service import clock
-from service.pipeline.batch_publisher import Sink
 from service.pipeline.outcome import Outcome
 from service.publication import covered
 from service.publication.covered import Covered
 from service.publication.policy import WritePolicy
-from service.settings import Settings, View
-from tests.outputs import MINUTE, T0, changes, micro_batch, session, settings, windows
+from service.settings import View
+from tests.integration.redis_target import Target
+from tests.outputs import MINUTE, T0, changes, session, windows
 
 pytestmark = pytest.mark.integration
 
 LATER = T0 + 30 * MINUTE
 
 
-class Target:
+class Later(Target):
     """A Redis to which a term has published, and a later one that publishes the same time again."""
 
-    def __init__(self, part: Redis, prefix: str) -> None:
-        made = settings(part.url, prefix)
-        site = View.model_validate({"name": "site_1m", "by": ["site"], "window": "1 m", "retain": "1 h"})
-        self.settings: Settings = made.model_copy(update={"views": (*made.views, site)})
-        self.prefix = prefix
-        self.client: Any = part.client()
-        self.client.set(f"{prefix}:epoch", 1)
-
     def publish(self, *rows: pa.RecordBatch, watermark_ms: int = T0 + 10 * MINUTE) -> None:
-        Sink(self.settings, micro_batch(1)).write(rows)
-        Sink(self.settings, micro_batch(1, watermark_ms=watermark_ms)).progress()
+        self.write(1, *rows)
+        self.sink(1, watermark_ms=watermark_ms).progress()
 
-    def next_term(self) -> None:
-        self.client.set(f"{self.prefix}:epoch", 2)
+    def covered(self, before_ms: int | None = None, until_ms: int | None = None) -> Covered:
+        return covered.read(self.settings, 2, before_ms=before_ms or clock.now_ms() + 1, until_ms=until_ms)[0]
 
-    def read(self, before_ms: int | None = None, until_ms: int | None = None) -> Covered:
-        shards = covered.read(self.settings, 2, before_ms=before_ms or clock.now_ms() + 1, until_ms=until_ms)
-        return shards[0]
-
-    def again(self, *rows: pa.RecordBatch, **of: Any) -> Outcome:
-        return Sink(self.settings, micro_batch(2, 2, LATER), policy=WritePolicy.republish({0: self.read(**of)})).write(
-            rows
-        )
-
-    def names(self, kind: str) -> set[str]:
-        return {key.removeprefix(f"{self.prefix}:{kind}:") for key in self.client.scan_iter(f"{self.prefix}:{kind}:*")}
+    def again(self, *rows: pa.RecordBatch) -> Outcome:
+        return self.write(2, *rows, policy=WritePolicy.republish({0: self.covered()}), epoch=2, watermark_ms=LATER)
 
 
 @pytest.fixture
-def target(redis_server: Redis, prefix: str) -> Iterator[Target]:
-    made = Target(redis_server, prefix)
+def target(redis_server: Redis, prefix: str) -> Iterator[Later]:
+    made = Later(redis_server, prefix)
+    site = View.model_validate({"name": "site_1m", "by": ["site"], "window": "1 m", "retain": "1 h"})
+    made.settings = made.settings.model_copy(update={"views": (*made.settings.views, site)})
     yield made
-    assert contract.check(made.client, prefix) == []
+    assert made.violations() == []
     made.client.close()
 
 
@@ -67,9 +51,9 @@ def closed(device: str = "d1", first: int = 0, last: int = 0, **fields: Any) -> 
     return session(device, **{"state": "closed", "reason": "gap", "count": 2, **times, **fields})
 
 
-def test_no_session_is_made_over_a_closed_one_of_its_device(target: Target) -> None:
+def test_no_session_is_made_over_a_closed_one_of_its_device(target: Later) -> None:
     target.publish(changes([closed(first=0, last=200), closed("d2", 0, 50), closed("d2", 120, 200)]))
-    target.next_term()
+    target.begin_term(2)
     shorter = [closed(first=0, last=50), closed(first=120, last=200), closed(first=201, last=300)]
     longer = [closed("d2", -100, 200), closed("d2", 300, 400), closed("d3", 120, 200)]
     outcome = target.again(changes([*shorter, *longer]))
@@ -78,13 +62,11 @@ def test_no_session_is_made_over_a_closed_one_of_its_device(target: Target) -> N
     assert target.names("session") == {f"d1:{T0}", f"d2:{T0}", f"d2:{T0 + 120_000}"} | made
 
 
-def test_a_session_that_the_state_has_open_covers_and_one_of_an_older_term_does_not(target: Target) -> None:
+def test_a_session_that_the_state_has_open_covers_and_one_of_an_older_term_does_not(target: Later) -> None:
     target.publish(changes([session("old", T0, last=T0 + 200_000, count=9), session("new", T0, last=T0 + 200_000)]))
-    Sink(target.settings, micro_batch(1), policy=WritePolicy.idle()).write([changes([closed("idle", 0, 200)])])
-    target.next_term()
-    Sink(target.settings, micro_batch(2, 2), policy=WritePolicy.republish()).write(
-        [changes([session("new", T0, last=T0 + 200_000)])]
-    )
+    target.write(1, changes([closed("idle", 0, 200)]), policy=WritePolicy.idle())
+    target.begin_term(2)
+    target.write(2, changes([session("new", T0, last=T0 + 200_000)]), policy=WritePolicy.republish(), epoch=2)
     rows = [closed(name, *span) for name in ("old", "new", "idle") for span in ((0, 50), (120, 200))]
     assert target.again(changes(rows)).refused_old == 2
     assert target.names("session") == {f"{n}:{T0}" for n in ("old", "new", "idle")} | {
@@ -93,32 +75,32 @@ def test_a_session_that_the_state_has_open_covers_and_one_of_an_older_term_does_
     assert target.client.hget(f"{target.prefix}:session:new:{T0}", "state") == "open"
 
 
-def test_a_final_window_covers_its_start_where_the_reference_makes_the_keys(target: Target) -> None:
+def test_a_final_window_covers_its_start_where_the_reference_makes_the_keys(target: Later) -> None:
     before = [(view, "a", T0, [1.0]) for view in ("site_1m", "device_1m")]
     target.publish(windows(before))
-    target.next_term()
+    target.begin_term(2)
     rows = [(view, "b", T0 + at, [1.0]) for view in ("site_1m", "device_1m") for at in (0, MINUTE)]
     outcome = target.again(windows(rows))
     assert (outcome.written, outcome.refused_old) == (3, 1)
     assert f"site_1m:temperature:b:{T0}" not in target.names("window")
 
 
-def test_what_was_not_whole_or_was_written_since_covers_no_window(target: Target) -> None:
+def test_what_was_not_whole_or_was_written_since_covers_no_window(target: Later) -> None:
     target.publish(windows([("site_1m", "a", T0, [1.0])]))
-    target.next_term()
-    assert not target.read(until_ms=T0 + MINUTE - 1).windows
+    target.begin_term(2)
+    assert not target.covered(until_ms=T0 + MINUTE - 1).windows
     written_ms = int(target.client.hget(f"{target.prefix}:window:site_1m:temperature:a:{T0}", "updated"))
-    assert not target.read(before_ms=written_ms).windows
-    assert target.read(before_ms=written_ms + 1, until_ms=T0 + MINUTE).windows
+    assert not target.covered(before_ms=written_ms).windows
+    assert target.covered(before_ms=written_ms + 1, until_ms=T0 + MINUTE).windows
 
 
-def test_a_window_of_another_length_or_slide_covers_its_span(target: Target) -> None:
+def test_a_window_of_another_length_or_slide_covers_its_span(target: Later) -> None:
     target.publish(windows([("device_1m", "a", T0 + at * MINUTE, [1.0]) for at in (0, 1, 2, 5)]))
-    target.next_term()
+    target.begin_term(2)
     first, *others = target.settings.views
     longer = first.model_copy(update={"window_ms": 3 * MINUTE, "slide_ms": MINUTE})
     target.settings = target.settings.model_copy(update={"views": (longer, *others)})
-    [grid] = target.read().windows.values()
+    [grid] = target.covered().windows.values()
     assert grid.spans.tolist() == [[T0, T0 + 3 * MINUTE], [T0 + 5 * MINUTE, T0 + 6 * MINUTE]]
     shifted = first.model_copy(update={"window_ms": MINUTE, "slide_ms": MINUTE * 7 // 11})
     target.settings = target.settings.model_copy(update={"views": (shifted, *others)})
