@@ -4,6 +4,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from load.servers.redis import Redis
 from load.servers.server_process import free_port
 from service.cli import main
 from service.redis.keys import Keys
-from tests import shapes
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -165,17 +165,24 @@ def test_records_that_the_input_s_filter_leaves_out_are_counted_apart(
     assert f"{document['filtered']} do not meet input.where" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["shadow", "zigbee", "lorawan", "opensky"])
-def test_init_and_try_admit_all_records_of_a_public_data_set_s_shape(
-    name: str, broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
+def uplink(number: int, at_ms: int) -> bytes:
+    """An uplink of The Things Stack: tests/public_shapes.yaml has its source."""
+    received = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "456789Z")
+    payload = {"soil_moisture": 5 + number % 40 + 0.5, "battery_v": 3.6}
+    message = {"f_port": 2, "f_cnt": number // 30, "decoded_payload": payload, "received_at": received}
+    ids = {"device_id": f"soil-{number % 6}", "application_ids": {"application_id": "farm"}}
+    return json.dumps({"end_device_ids": ids, "received_at": received, "uplink_message": message}).encode()
+
+
+def test_init_and_try_admit_all_records_of_a_public_shape(
+    broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
 ) -> None:
-    topic, config = f"trial-{name}", tmp_path / "tidemark.toml"
+    topic, config = "trial-uplinks", tmp_path / "tidemark.toml"
     broker_server.create_topic(topic, 2, LOG_APPEND_TIME)
     producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0, "linger.ms": 5})
-    # All records arrive now: those of the last minute are those of a live topic.
-    records = shapes.records(name, time.time_ns() // 1_000_000)
-    for number, (key, value, _) in enumerate(records[-18:]):
-        producer.produce(topic, value, key=key, partition=number % 2)
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(18):
+        producer.produce(topic, uplink(number, now_ms - 3_000 * (17 - number)), partition=number % 2)
     assert producer.flush(30) == 0
     where = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--config", str(config), "--yes"]
     assert main(["init", *where]) == 0, capsys.readouterr().out

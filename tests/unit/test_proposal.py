@@ -23,21 +23,24 @@ from service.admission.schema_sources import Schemas
 from service.commands import dissect, records
 from service.commands.places import Form, Request, form
 from service.commands.records import Decoded
-from service.proposal import proposal, rhythm, times
+from service.proposal import proposal, rhythm
 from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
 from service.proposal.proposal import Proposal, Table
 from service.proposal.settings_text import Places, text
 from service.settings import Input, field_path, parse
-from tests import shapes
 
-BEGIN_MS = shapes.BEGIN_MS
+BEGIN_MS = 1_790_000_000_000
 PLACES = Places(
     {"bootstrap": "localhost:9092", "topics": ["t"]},
     {"url": "redis://localhost"},
     {"format": "json"},
     {"checkpoint": "checkpoint"},
 )
+
+
+def iso(ms: int, zone: str = "Z") -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", zone)
 
 
 def readings(count: int = 200, devices: int = 10, every_ms: int = 1_000, **fields: Any) -> list[Seen]:
@@ -100,42 +103,6 @@ def settings(made: Proposal) -> Mapping[str, Any]:
     return tomllib.loads(text(made, PLACES, ["made by a test"]))
 
 
-def shape(name: str) -> tuple[Proposal, set[str]]:
-    """The proposal for a public data set's shape, and the settings in which it differs from the expected one."""
-    sample = [Seen(json.loads(value), key.decode() if key else None, ms) for key, value, ms in shapes.records(name)]
-    made, expected = proposal.propose(sample), shapes.SHAPES[name]
-    wrong = set()
-    if made.device is None or made.device.path != expected.device:
-        wrong.add("input.device_id")
-    named = next((each for each in made.clocks if each.path == expected.event_time), None)
-    if made.clock is None or named is None or not times.is_same(made.clock, named) or made.clock.unit != expected.unit:
-        wrong.add("input.event_time")
-    if expected.measures is None or not expected.measures <= {each.path for each in made.measures}:
-        wrong.add("input.measures")
-    return made, wrong
-
-
-@pytest.mark.parametrize("name", shapes.SHAPES)
-def test_a_wrong_proposal_for_a_public_data_set_is_called_unsure(name: str) -> None:
-    made, wrong = shape(name)
-    assert wrong <= made.doubts.keys() | made.open.keys(), (
-        made.devices[:3],
-        [c.path for c in made.clocks],
-        made.measures,
-    )
-    if wrong:
-        assert any(mark in text(made, PLACES, []) for mark in ("# NOT SURE", "# TO DO"))
-
-
-def test_proposals_are_right_where_the_records_say_enough() -> None:
-    right = {name for name in shapes.SHAPES if not shape(name)[1]}
-    assert right == {"shadow", "zigbee", "lorawan", "opensky"}
-    for name in right:
-        made, _ = shape(name)
-        assert (made.doubts, made.open) == ({}, {})
-        parse(settings(made))
-
-
 def test_each_time_has_its_unit_from_its_values_alone() -> None:
     for unit, of in {"s": 1e-3, "ms": 1, "us": 1_000, "ns": 1_000_000}.items():
         made = proposal.propose(readings(ts=lambda n, of=of: int((BEGIN_MS + n * 100) * of)))
@@ -144,7 +111,7 @@ def test_each_time_has_its_unit_from_its_values_alone() -> None:
 
 
 def test_the_key_is_no_event_time() -> None:
-    sample = [replace(each, key=shapes._iso(each.broker_ms), record={**each.record, "ts": None}) for each in readings()]
+    sample = [replace(each, key=iso(each.broker_ms), record={**each.record, "ts": None}) for each in readings()]
     made = proposal.propose(sample)
     assert made.clock is not None
     assert (made.clock.path, list(made.clock.ms)) == ("$timestamp", [each.broker_ms for each in sample])
@@ -155,7 +122,7 @@ def test_the_key_is_no_event_time() -> None:
 
 
 def test_a_local_time_without_a_zone_and_a_copy_of_old_data_are_named() -> None:
-    made = proposal.propose(readings(ts=lambda n: shapes._iso(BEGIN_MS + n * 100 + 7_200_000, "")))
+    made = proposal.propose(readings(ts=lambda n: iso(BEGIN_MS + n * 100 + 7_200_000, "")))
     assert (
         "it has no zone, is read as UTC and then is 2 h ahead of the broker's time" in made.doubts["input.event_time"]
     )
