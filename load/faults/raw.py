@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import fastavro
@@ -32,10 +33,35 @@ def reading(device: bytes, ms: int, value: float | None = 20.0) -> bytes:
     return out.getvalue()
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A device's reading at `event_ms`; without a partition its device chooses it, as for the fleet's."""
+
+    device: str
+    event_ms: int
+    temperature: float = 20.0
+    partition: int = -1
+
+    @property
+    def message(self) -> Message:
+        key = self.device.encode()
+        return {"value": reading(key, self.event_ms, self.temperature), "key": key, "partition": self.partition}
+
+
+def send_readings(run: Run, readings: Sequence[Reading]) -> int:
+    """Send readings, which the run expects as it does those of the fleet. Return how many they are."""
+    send(run, (each.message for each in readings))
+    run.note("by_hand", readings=len(readings))
+    run.sent += len(readings)
+    return len(readings)
+
+
 def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
     """Send messages to all partitions of a topic in turn; a violation where Kafka has not acknowledged all of them."""
     options = {"bootstrap.servers": run.testbed.broker.bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
-    producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536})
+    producer = Producer(
+        {**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536, "partitioner": "murmur2_random"}
+    )
     for number, message in enumerate(messages):
         while True:
             try:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from load.demo import SECTIONS
-from load.faults.hand import Reading, send
 from load.faults.history import read
+from load.faults.raw import Reading, send_readings
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.fleet.encode import YEAR_2099_MS
@@ -55,8 +55,8 @@ def clock_ahead(run: Run) -> Figures:
             Reading(AHEAD[1], YEAR_2099_MS),
             *(Reading(device, now_ms + SKEW_MS) for device in AHEAD[2:]),
         ]
-        injected["early"] += send(run, wrong)
-        injected["late"] += send(run, [Reading(BEHIND, 0)])
+        injected["early"] += send_readings(run, wrong)
+        injected["late"] += send_readings(run, [Reading(BEHIND, 0)])
         run.run_on(EVERY_S)
     run.drain()
     metrics = run.metrics()

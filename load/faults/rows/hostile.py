@@ -24,10 +24,9 @@ from confluent_kafka import Producer
 
 from load.demo import METERS, VIEWS
 from load.faults import bombs, raw
-from load.faults.hand import Reading, send
 from load.faults.history import now_ms
 from load.faults.inputs import BOMBED, GAUGES, HOSTILE
-from load.faults.raw import Message
+from load.faults.raw import Message, Reading, send_readings
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.fleet.encode import SCHEMAS
@@ -254,7 +253,7 @@ def _transactions(run: Run) -> int:
 def _unreadable(run: Run) -> Figures:
     """Four records of 300 MB between good readings, on a service at rest whose values were compared: skipped by their names."""
     names, at_ms = run.testbed.fleet.names[:40], now_ms()
-    good = send(run, [Reading(name, at_ms, partition=1) for name in names[:20]])
+    good = send_readings(run, [Reading(name, at_ms, partition=1) for name in names[:20]])
     places: list[str] = []
     options = {
         "bootstrap.servers": run.testbed.broker.bootstrap,
@@ -265,7 +264,7 @@ def _unreadable(run: Run) -> Figures:
     for _ in range(4):
         producer.produce(TOPIC, bytes(300 << 20), partition=1, on_delivery=lambda _, m: places.append(_place(m)))
         producer.flush(60)
-    good += send(run, [Reading(name, at_ms, partition=1) for name in names[20:]])
+    good += send_readings(run, [Reading(name, at_ms, partition=1) for name in names[20:]])
     attempts = 0
     with run.fault("records that nobody can read", restarts=True):
         run.start(wait=False)

@@ -6,8 +6,8 @@ from typing import Any
 from confluent_kafka.cimpl import NewPartitions
 
 from load.demo import SECTIONS
-from load.faults.hand import Reading, send
 from load.faults.history import now_ms
+from load.faults.raw import Reading, send_readings
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.judge import feed, published
@@ -140,7 +140,7 @@ def _correct(run: Run) -> int:
     with run.testbed.redis.client(encoding_errors="surrogateescape") as client:
         before = _values(run, names)
         newest: Any = client.xrevrange("tidemark:changes", count=1)
-        send(run, [Reading(device, at_ms)])
+        send_readings(run, [Reading(device, at_ms)])
         count = int(before[0]["count"]) + 1
         run.until(lambda: client.hget(f"tidemark:{names[0]}", "count") == str(count), 30, "the reading to be counted")
         run.until(lambda: client.hget(f"tidemark:{names[1]}", "status") == "online", 10, "the device to be online")
