@@ -18,11 +18,10 @@ from confluent_kafka.admin import (
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from load.servers.certificates import Authority
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.commands.check import checks
-from service.errors import SourceError, SourceLoginError, SourceRefusedError, SourceTrustError
+from service.errors import SourceError, SourceLoginError, SourceRefusedError
 from service.kafka import clients, scan, topics
 from service.kafka.offsets import committed, marked
 from service.monitoring.lag import Lag
@@ -152,19 +151,6 @@ def test_a_wrong_password_is_named_and_not_waited_for(kafka: Kafka) -> None:
     assert type(error) is SourceLoginError, error
     assert "refuses the login" in error.what
     assert "password" in error.remedy
-
-
-def test_a_certificate_of_another_authority_is_named_and_not_waited_for(kafka: Kafka, tmp_path: Path) -> None:
-    error = refusal(kafka, ca_file=Authority(tmp_path / "other").ca_file)
-    assert type(error) is SourceTrustError, error
-    assert "certificate in certificate chain" in error.what or "issuer" in error.what
-    assert "ca_file" in error.remedy
-
-
-def test_a_port_without_tls_is_named_and_waited_for(kafka: Kafka, broker_server: Broker) -> None:
-    error = refusal(kafka, bootstrap=broker_server.bootstrap)
-    assert type(error) is SourceError, "a broker that goes away in the middle of a handshake looks the same"
-    assert "TLS" in error.remedy or "port" in error.remedy, error
 
 
 def test_a_topic_that_the_user_may_not_see_does_exist(kafka: Kafka, broker_server: Broker) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from load.faults import recovery
 from load.faults.checker import check, main
-from load.faults.figures import Counts, Latency, Restarts, slope
 from load.faults.history import Entry, History, read
-from load.faults.nemesis import Nemesis
 from load.faults.recovery import Recovers
 from load.faults.row import ORDER, find, rows
 from load.faults.rules import EachShard, Loss, Observed, OneWriter, Recorded, Rule, Verdicts
@@ -456,15 +454,6 @@ def test_a_history_with_too_little_in_it_proves_nothing() -> None:
     assert len(broken(Observed())) == len(Observed.LEAST)
 
 
-def test_a_run_knows_what_it_still_has_too_little_of() -> None:
-    rule = Observed()
-    for each in (entry(what) for what, least in Observed.LEAST.items() for _ in range(least - (what == "progress"))):
-        assert list(rule.take(each)) == []
-    assert rule.lacking == {"progress": Observed.LEAST["progress"] - 1}
-    assert list(rule.take(entry("progress"))) == []
-    assert rule.lacking == {}
-
-
 def test_what_a_row_found_by_itself_counts() -> None:
     assert broken(Recorded(), entry("violation", rule="P5", text="a duel")) == ["a duel"]
 
@@ -500,38 +489,6 @@ def test_the_checker_reads_a_file_and_says_the_first_violation(
         assert text in capsys.readouterr().out
         assert len(check(read(history.path))) == status
     assert main([]) == 2
-
-
-def test_figures_come_from_the_history() -> None:
-    restarts, latency, counts = Restarts(), Latency(), Counts()
-    bucket = 'tidemark_event_to_redis_seconds_bucket{le="%s"}'
-    for at, below, above in ((1, 10, 10), (2, 20, 20), (3, 0, 5)):  # the third is a new life of the service
-        samples = {
-            bucket % "0.1": below,
-            bucket % "1.0": above,
-            bucket % "+Inf": above,
-            "tidemark_query_restarts_total{}": at,
-        }
-        latency.take(entry("metrics", at, samples=samples))
-        counts.take(entry("metrics", at, samples=samples))
-    assert (latency.percentile(0.5), latency.percentile(1.0)) == (62.5, 1000.0)
-    for each in (progress(1, 3, 1), fault(2, "end", restarts=True), progress(1, 4, 2.2), progress(2, 4, 12.5)):
-        restarts.take(each)
-    assert restarts.seconds == [10.5]
-    counts.take(feed([1, 1, 5], [2, 1, 5], [1, 2, 1]))
-    assert (counts.overlapping, counts.epochs, counts.feed, counts.query_restarts) == (1, 2, 11, 3)
-    assert slope([(float(n), 3.0 * n + 1) for n in range(10)]) == 3.0
-    assert slope([]) is None
-
-
-def test_a_seed_names_a_schedule() -> None:
-    first, again, other = Nemesis(7), Nemesis(7), Nemesis(8)
-    schedule = list(first.pauses(20, 20.0))
-    assert schedule == list(again.pauses(20, 20.0))
-    assert schedule != list(other.pauses(20, 20.0))
-    assert all(0 < pause <= 60 for pause in schedule)
-    assert first.shuffled(range(9)) == again.shuffled(range(9))
-    assert first.pick("abc") == again.pick("abc")
 
 
 def test_the_rows_are_found_by_id_in_the_tables_order() -> None:
