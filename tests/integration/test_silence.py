@@ -86,23 +86,6 @@ def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:
     return tuple(fields[name] for name in names)
 
 
-def test_silence_closes_what_its_line_has_passed_and_nothing_else(world: Quiet) -> None:
-    world.go(*FIRST)
-    assert world.be_silent(BASE_MS + 60_000)
-    assert what(world.window("a"), "closed_by", "revision") == ("idle", "0")
-    assert what(world.window("c", 60), "closed_by") == ("",)
-    assert what(world.session("a", 0), "state", "reason", "closed_by", "revision") == ("closed", "gap", "idle", "0")
-    assert what(world.session("c", 65), "state", "closed_by") == ("open", "")
-    assert what(world.device("a"), "status", "session") == ("offline", "")
-    assert what(world.device("c"), "status") == ("online",)
-    assert world.redis.hget(world.key("progress"), "idle") == str(BASE_MS + 60_000)
-    assert world.closed is not None
-    assert world.closed.closed == 1
-    assert world.be_silent(BASE_MS + 200_000)
-    assert what(world.session("c", 65), "state", "closed_by") == ("closed", "idle")
-    assert all(window["closed_by"] == "idle" for name, window in world.hashes().items() if name.startswith("window"))
-
-
 def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet) -> None:
     world.go(*FIRST)
     assert world.be_silent(BASE_MS + 200_000)

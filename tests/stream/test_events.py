@@ -59,21 +59,3 @@ def test_an_input_without_measures_has_counts_sessions_and_devices(spark, tmp_pa
             Expect(sessions={("a", 0): "open", ("b", 2): "open"}),
         ],
     )
-
-
-def test_a_count_beside_measures_has_the_readings_that_lack_them(spark, tmp_path):
-    statistics = ["count", "distinct"]
-    views = [{**COUNTED, "statistics": statistics}, {"name": "mean", "window": "1 m"}]
-    settings = make_settings(tmp_path, input={**INPUT, "measures": {"temperature": "t"}}, views=views)
-
-    def check(world):
-        assert {row["count"] for (view, *_), row in world.windows.items() if view == "mean"} == {1}
-        (row,) = [row for (view, *_), row in world.windows.items() if view == "events"]
-        assert row["sums"] is None if "sums" in row else True
-
-    run(
-        spark,
-        settings,
-        tmp_path,
-        [Add(event("a", 0, "door", t=1.5), event("b", 1, "door"), event("a", 2, "door")), expect(door=3), Check(check)],
-    )

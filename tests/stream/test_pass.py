@@ -163,57 +163,6 @@ def test_a_reading_behind_the_watermark_is_late_and_changes_nothing(spark, tmp_p
     )
 
 
-def test_windows_of_several_views_and_lengths_come_from_one_operator(spark, tmp_path):
-    run(
-        spark,
-        make_settings(tmp_path, views=VIEWS),
-        tmp_path,
-        [
-            Add(reading("a", 0, 10.0), reading("a", 59.999, 20.0), reading("b", 60, 60.0)),
-            Expect(
-                windows={
-                    ("device", "temperature", "a", 0): (2, 15.0),
-                    ("device", "temperature", "b", 60): (1, 60.0),
-                    ("sliding", "temperature", "all", -120): (2, 15.0),
-                    ("sliding", "temperature", "all", -60): (3, 30.0),
-                    ("sliding", "temperature", "all", 0): (3, 30.0),
-                    ("sliding", "temperature", "all", 60): (1, 60.0),
-                }
-            ),
-            Add(reading("a", 70, 40.0)),
-            Check(lambda world: world.windows.pop(("device", "temperature", "a", 60_000))),
-            Expect(
-                windows={
-                    ("device", "temperature", "a", 0): (2, 15.0),
-                    ("device", "temperature", "b", 60): (1, 60.0),
-                    ("sliding", "temperature", "all", -120): (2, 15.0),
-                    ("sliding", "temperature", "all", -60): (4, 32.5),
-                    ("sliding", "temperature", "all", 0): (4, 32.5),
-                    ("sliding", "temperature", "all", 60): (2, 50.0),
-                }
-            ),
-        ],
-    )
-
-
-def test_a_restart_goes_on_where_it_was(spark, tmp_path):
-    run(
-        spark,
-        make_settings(tmp_path),
-        tmp_path,
-        [
-            Add(reading("a", 0, 10.0)),
-            Restart(),
-            Add(reading("a", 10, 20.0)),
-            Expect(
-                windows={("device", "temperature", "a", 0): (2, 15.0)},
-                sessions={("a", 0): "open"},
-                devices={"a": ("online", 20.0)},
-            ),
-        ],
-    )
-
-
 def test_a_view_and_a_measure_are_added_to_a_running_checkpoint(spark, tmp_path):
     before = make_settings(tmp_path)
     after = make_settings(
@@ -241,20 +190,6 @@ def test_a_view_and_a_measure_are_added_to_a_running_checkpoint(spark, tmp_path)
                     },
                 }
             ),
-        ],
-    )
-
-
-def test_an_out_of_order_reading_bridges_two_open_sessions(spark, tmp_path):
-    run(
-        spark,
-        make_settings(tmp_path),
-        tmp_path,
-        [
-            Add(reading("a", 0), reading("a", 40)),
-            Expect(sessions={("a", 0): "open", ("a", 40): "open"}),
-            Add(reading("a", 25, at=44)),
-            Expect(sessions={("a", 0): "open", ("a", 40): "merged"}),
         ],
     )
 
@@ -340,35 +275,6 @@ def test_a_batch_that_fails_is_replayed_with_the_same_result(spark, tmp_path):
             Restart(),
             Expect(windows={("device", "temperature", "a", 0): (2, 15.0)}, sessions={("a", 0): "open"}),
         ],
-    )
-
-
-def test_unknown_devices_are_kept_under_a_name_of_their_own_or_rejected(spark, tmp_path):
-    reference = spark.createDataFrame([("a", "north")], "device string, site string")
-    source = {"url": "jdbc:sqlite:unused", "query": "unused"}
-    views = [{"name": "site", "by": ["site"], "window": "1 m"}]
-    keep = make_settings(tmp_path / "keep", views=views, reference=source)
-    reject = make_settings(tmp_path / "reject", views=views, reference=source, admission={"unknown_device": "reject"})
-    both = Add(reading("a", 0, 10.0), reading("stranger", 0, 30.0))
-    known = ("site", "temperature", "north", 0)
-
-    def counted(world):
-        assert world.counted(task_counters.UNKNOWN) == 1
-
-    (tmp_path / "keep").mkdir(exist_ok=True)
-    run(
-        spark,
-        keep,
-        tmp_path / "keep",
-        [both, Expect(windows={known: (1, 10.0), ("site", "temperature", "(none)", 0): (1, 30.0)}), Check(counted)],
-        reference,
-    )
-    run(
-        spark,
-        reject,
-        tmp_path / "reject",
-        [both, Expect(windows={known: (1, 10.0)}, rejects=["unknown_device"])],
-        reference,
     )
 
 

@@ -70,10 +70,3 @@ def by_us(rows, seed):
 def test_sessions_are_those_of_session_window(spark, seed):
     rows = readings(seed)
     assert by_us(rows, seed) == by_spark(spark, rows)
-
-
-@pytest.mark.parametrize(("step", "sessions"), [(GAP_MS - 1, 1), (GAP_MS, 1), (GAP_MS + 1, 3)])
-def test_a_gap_of_exactly_the_session_gap_merges_in_both(spark, step, sessions):
-    rows = [("a", 1_000_000 + i * step, 1.0) for i in range(3)]
-    assert len(by_us(rows, 0)) == sessions
-    assert by_us(rows, 0) == by_spark(spark, rows)
