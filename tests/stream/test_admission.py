@@ -19,9 +19,10 @@ from service.pipeline import builder
 from service.reference import lookup
 from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, REJECT_TYPE, REJECTS
-from service.settings import Reference
+from service.settings import Reference, parse
 from state import codec
-from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_settings
+from tests.stream.decisions import by_oracle
+from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
 from tests.stream.records import rows as rows_of
 
 pytestmark = pytest.mark.spark
@@ -208,6 +209,19 @@ def test_a_record_is_decided_by_the_limits_to_the_last_step(at_the_limits, case)
     assert row["reject"]["event_ms"] == times.get(reason)
 
 
+def test_the_oracle_decides_alike(tmp_path):
+    """But for a number of more than 64 bits, of which fastavro takes a part."""
+    cases = {name: case for name, case in AT_THE_LIMITS.items() if name != "the end of all integers"}
+    document = make_document(
+        tmp_path,
+        input={"measures": MEASURES, "event_time_unit": "logical"},
+        admission=LIMITS,
+        reference={"url": "jdbc:sqlite:x", "query": "q"},
+    )
+    _, reasons = by_oracle(tmp_path, document, [each for each, _, _ in cases.values()], {"a": {}})
+    assert dict(zip(cases, reasons, strict=True)) == {name: reason for name, (_, reason, _) in cases.items()}
+
+
 IN_THE_FOLD = {"ahead", "replayed", "behind", "too_many_devices", "duplicate"}
 """Are decided behind admission: tests/integration/test_ahead.py, test_two_places.py, test_device_limit.py, test_distinct.py."""
 
@@ -272,9 +286,12 @@ def test_of_several_reasons_the_first_in_the_list_is_given(spark, tmp_path):
         Record(b"\7" * 300, BASE_MS),
     ]
     wanted += ["early", "out_of_range", "unknown_device", "undecodable", "oversized"]
-    settings = make_settings(tmp_path, input=with_schemas(tmp_path, LOOSE, event_time_unit="iso"), admission=LIMITS)
-    rows = decide(spark, settings, records, known=["a"])
+    source = with_schemas(tmp_path, LOOSE, event_time_unit="iso")
+    given = {"input": source, "admission": LIMITS, "reference": {"url": "jdbc:sqlite:x", "query": "q"}}
+    document = make_document(tmp_path, **given)
+    rows = decide(spark, parse(document), records, known=["a"])
     assert reasons(rows) == wanted
+    assert by_oracle(tmp_path, document, records, {"a": {}})[1] == wanted
     assert set(wanted) == set(REASONS) - IN_THE_FOLD
 
 
@@ -485,12 +502,14 @@ BOTH_WRONG = {
 def test_times_that_the_state_cannot_keep_are_rejected_and_do_not_break_the_fold(spark, tmp_path):
     plain = {**SCHEMA, "fields": [SCHEMA["fields"][0], {"name": "event_time", "type": "long"}, *SCHEMA["fields"][2:]]}
     source = with_schemas(tmp_path, plain, event_time_unit="ms")
-    settings = make_settings(tmp_path, input=source)
+    document = make_document(tmp_path, input=source)
+    settings = parse(document)
     records = [
         Record(avro(1, plain, device_id="a", event_time=event_ms, temperature=1.0), broker_ms)
         for event_ms, broker_ms in BOTH_WRONG
     ]
     assert reasons(decide(spark, settings, records)) == list(BOTH_WRONG.values())
+    assert by_oracle(tmp_path, document, records)[1] == list(BOTH_WRONG.values())
     frame = spark.createDataFrame(rows_of(records), KAFKA).coalesce(1)
     folded = readings.admit(frame, settings).mapInArrow(builder.folding(settings, None), FOLDED).collect()
     payloads = [row["payload"] for row in folded if row["kind"] == REJECTS]
@@ -551,9 +570,12 @@ def test_a_number_that_a_writer_widened_is_read_as_before(spark, tmp_path):
 def test_the_device_id_may_be_the_records_key(spark, tmp_path):
     body = value(device="from the value")
     keys = [b"from the key", None, b"", b"  ", b"\xff\xfe", "S\u00fcd".encode()]
-    settings = make_settings(tmp_path, input={"device_id": "$key", "event_time_unit": "logical"})
-    rows = decide(spark, settings, [Record(body, BASE_MS, key=key) for key in keys])
+    document = make_document(tmp_path, input={"device_id": "$key", "event_time_unit": "logical"})
+    records = [Record(body, BASE_MS, key=key) for key in keys]
+    rows = decide(spark, parse(document), records)
     assert reasons(rows) == [None, "no_device", "no_device", "no_device", "undecodable", None]
+    ledger, by_itself = by_oracle(tmp_path, document, records)
+    assert (by_itself, [*ledger.close(0).devices]) == (reasons(rows), ["from the key", "S\u00fcd"])
     assert (rows[0]["device"], rows[-1]["device"]) == ("from the key", "S\u00fcd")
 
 

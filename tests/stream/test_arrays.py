@@ -8,9 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from load.judge import oracle
-from load.judge.rules import read_rules
-from load.testbed import to_toml
 from service.admission import readings
 from service.admission.arrays import NO_INDEX
 from service.admission.expansion import BATCH_BYTES, INDEX
@@ -19,8 +16,9 @@ from service.commands.dissect import Dissector
 from service.commands.explain import explain
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import parse
+from tests.stream.decisions import admitted, by_oracle, frame_of, reason
 from tests.stream.records import BASE_MS, Record, make_document
-from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
+from tests.stream.script import Add, Check, Expect, Restart, run
 
 pytestmark = pytest.mark.spark
 
@@ -75,13 +73,13 @@ def document(folder, **more):
     return make_document(folder, input=given, **more)
 
 
-def frame_of(spark, values):
-    return spark.createDataFrame([Record(value, BASE_MS, offset=n).row() for n, value in enumerate(values)], KAFKA)
+def records_of(values):
+    return [Record(value, BASE_MS, offset=n) for n, value in enumerate(values)]
 
 
 def test_each_reading_is_admitted_filtered_or_rejected_alone_as_the_oracle_does(spark, tmp_path):
-    given = document(tmp_path)
-    rows = readings.admit(frame_of(spark, CASES), parse(given)).toArrow().to_pylist()
+    given, records = document(tmp_path), records_of(CASES)
+    rows = admitted(spark, parse(given), records)
     found = {}
     for row in rows:
         reject = json.loads(row["reject"]) if row["reject"] else {"index": row[INDEX]}
@@ -92,10 +90,7 @@ def test_each_reading_is_admitted_filtered_or_rejected_alone_as_the_oracle_does(
         indices, outcomes = zip(*found[number], strict=True)
         assert list(outcomes) == expected, value
         assert indices in (tuple(range(len(expected))), (None,)), value
-    (tmp_path / "tidemark.toml").write_text(to_toml(given))
-    ledger = oracle.Ledger(read_rules(tmp_path / "tidemark.toml"), {})
-    for number, value in enumerate(CASES):
-        ledger.take(oracle.Record("readings", 0, number, BASE_MS, None, value, ()))
+    ledger, _ = by_oracle(tmp_path, given, records)
     expected = ledger.close(0).rejects
     places = {
         ("readings", 0, offset, *([] if index is None else [index])): outcome
@@ -118,17 +113,14 @@ def test_damaged_arrays_are_decided_as_the_oracle_decides(spark, tmp_path):
         if packed is not broken and chance.random() < 0.5:
             packed[chance.randrange(2, len(packed))] ^= 1 << chance.randrange(8)
         values.append(bytes(packed))
-    given = document(tmp_path)
-    rows = readings.admit(frame_of(spark, values), parse(given)).toArrow().to_pylist()
-    (tmp_path / "tidemark.toml").write_text(to_toml(given))
-    ledger = oracle.Ledger(read_rules(tmp_path / "tidemark.toml"), {})
-    for number, value in enumerate(values):
-        ledger.take(oracle.Record("readings", 0, number, BASE_MS, None, value, ()))
+    given, records = document(tmp_path), records_of(values)
+    rows = admitted(spark, parse(given), records)
+    ledger, _ = by_oracle(tmp_path, given, records)
     places = {}
     for row in rows:
         if row["reject"]:
             index = [] if row[INDEX] is None else [row[INDEX]]
-            places["readings", 0, row["offset"], *index] = json.loads(row["reject"])["reason"]
+            places["readings", 0, row["offset"], *index] = reason(row)
     assert places == ledger.close(0).rejects
     assert sum(row["device"] is not None for row in rows) == ledger.partitions["readings", 0].admitted > 300
 
@@ -138,7 +130,7 @@ def test_a_record_with_100_000_readings_is_admitted_and_one_more_is_a_reject(spa
     many = [b'{"device_id":"d%d","event_time":%d,"temperature":1}' % (n % 7, BASE_MS) for n in range(100_000)]
     many[50_000] = b"[]"
     table = readings.admit(
-        frame_of(spark, [gzip.compress(array(*many), mtime=0), gzip.compress(array(*many, b"{}"), mtime=0)]), settings
+        frame_of(spark, records_of([gzip.compress(array(*each), mtime=0) for each in (many, [*many, b"{}"])])), settings
     ).toArrow()
     assert pc.sum(pc.is_valid(table["device"])).as_py() == 99_999
     rejects = [json.loads(each) for each in table["reject"].drop_null().to_pylist()]
@@ -210,7 +202,7 @@ def test_a_copy_in_the_same_array_or_in_a_later_one_has_the_index_of_the_first(s
 def test_large_records_are_handed_to_python_in_batches_of_bounded_bytes(spark, tmp_path):
     former = spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch")
     try:
-        large = frame_of(spark, [bytes(2 << 20)] * 60).coalesce(1)
+        large = frame_of(spark, records_of([bytes(2 << 20)] * 60))
         readings.admit(large, parse(make_document(tmp_path, input=INPUT)))
         sizes = large.select("value").mapInArrow(_sizes, "rows int, bytes bigint").collect()
         assert sum(rows for rows, _ in sizes) == 60
@@ -240,7 +232,7 @@ def test_without_arrays_no_record_goes_through_python_and_nothing_has_an_index(s
 def test_a_reject_of_a_record_says_why_it_holds_no_readings(tmp_path):
     settings = parse(document(tmp_path))
     dissector = Dissector(settings)
-    for value, reason, detail, expected in (
+    for value, why, detail, expected in (
         (gzip.compress(array(GOOD), mtime=0)[:-9], "undecodable", "", "gzip: the stream ends early (byte 0 of"),
         (b"[{}", "undecodable", "", "the array has no end (byte 0 of 3)"),
         (HOT, "undecodable", "", 'temperature = "hot": expected a number'),
@@ -248,5 +240,5 @@ def test_a_reject_of_a_record_says_why_it_holds_no_readings(tmp_path):
         (b"x", "oversized", "9 bytes, limit 8 (input.max_array_bytes)", "9 bytes, limit 8 (input.max_array_bytes)"),
         (b"x", "oversized", "70000 bytes, limit 9 (admission.max_bytes)", "68.36 KiB (70000 bytes), limit 64 KiB"),
     ):
-        reject = Reject(Coordinates("readings", 0, 1, NO_INDEX), reason, detail, BASE_MS, 0, 0, None, value, ())
+        reject = Reject(Coordinates("readings", 0, 1, NO_INDEX), why, detail, BASE_MS, 0, 0, None, value, ())
         assert explain(reject, dissector("readings", value), settings).startswith(expected)

@@ -6,9 +6,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from load.judge import oracle
-from load.judge.rules import read_rules
-from load.testbed import to_toml
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
 from service.aggregation import task_counters
@@ -17,8 +14,9 @@ from service.pipeline import builder
 from service.row_schemas import PARTS
 from service.spark.files import Local
 from state import codec
+from tests.stream.decisions import by_oracle, frame_of
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
-from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
+from tests.stream.script import Add, Check, Expect, Restart, run
 from tests.stream.test_pass import executed_plan
 
 pytestmark = pytest.mark.spark
@@ -56,22 +54,6 @@ def expect(**counts):
         assert windows(world) == counts
 
     return Check(check)
-
-
-def test_a_field_of_the_record_is_a_key_and_a_missing_one_is_none(spark, tmp_path):
-    def check(world):
-        assert windows(world) == {"l1": 2, "l|2": 1, "(none)": 1, "7": 1}
-        assert windows(world, "both") == {"a|l1": 1, "b|l1": 1, "a|l%7C2": 1, "a|(none)": 1, "b|7": 1}
-        assert windows(world, "device") == {"a": 3, "b": 2}
-
-    records = [
-        reading("a", 0, 1.0, "l1"),
-        reading("b", 1, 2.0, "l1"),
-        reading("a", 2, 3.0, "l|2"),
-        reading("a", 3, 4.0),
-        reading("b", 4, 5.0, 7),
-    ]
-    run(spark, settings(tmp_path), tmp_path, [Add(*records), Check(check)])
 
 
 def test_a_value_above_the_limit_is_other_for_good_and_also_after_a_restart(spark, tmp_path):
@@ -212,8 +194,7 @@ def test_a_recomputation_decides_as_the_stream_did(spark, tmp_path):
     records = [reading("a", at, 1.0, line) for at, line in enumerate(("l3", "l1", "l2", "l1"))]
     run(spark, chosen, tmp_path, [Add(records[0]), Add(*records[1:]), expect(l3=1, l1=2, **{"(other)": 1})])
     known = column_values.stored(chosen, Local(tmp_path / "checkpoint"))
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    folded = builder.fold(builder.readings.admit(frame, chosen), chosen, None, known).collect()
+    folded = builder.fold(builder.readings.admit(frame_of(spark, records), chosen), chosen, None, known).collect()
     parts = [codec.unpack(b"W", bytes(row.payload)) for row in folded if row.kind == PARTS]
     counts = Counter()
     for row in (row for part in parts for row in part.to_pylist() if row["view"] == "line"):
@@ -252,11 +233,7 @@ def test_a_view_without_columns_has_the_plan_that_it_had(spark, tmp_path):
 def test_the_oracle_has_the_same_keys(spark, tmp_path):
     texts = ["l1", "l|2", 7, True, None, "x" * 257, "\u2028", "", *WRONG.values()]
     records = [reading("a", at, 1.0, text) for at, text in enumerate(texts)]
-    config = tmp_path / "tidemark.toml"
-    config.write_text(to_toml(document(tmp_path)))
-    ledger = oracle.Ledger(read_rules(config), {})
-    for at, record in enumerate(records):
-        ledger.take(oracle.Record("readings", 0, at, record.at, record.key, record.value))
+    ledger, _ = by_oracle(tmp_path, document(tmp_path), records)
     expected = ledger.close(0)
 
     def check(world):

@@ -6,9 +6,6 @@ from decimal import Decimal
 
 import pytest
 
-from load.judge import oracle
-from load.judge.rules import read_rules
-from load.testbed import to_toml
 from service.admission import readings
 from service.commands import check_input
 from service.commands.dissect import Dissector
@@ -16,8 +13,8 @@ from service.commands.explain import explain
 from service.errors import SettingsError
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import parse
+from tests.stream.decisions import admitted, by_oracle, frame_of, outcome, reason
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
-from tests.stream.script import KAFKA
 
 pytestmark = pytest.mark.spark
 
@@ -48,29 +45,16 @@ def document(folder, measures=MEASURES, **more):
     return make_document(folder, input=source, admission={"ranges": ranges}, views=views)
 
 
-def admitted(spark, settings, records):
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    return readings.admit(frame, settings).toArrow().to_pylist()
-
-
 def records_of(texts):
     fields = [{"device_id": "a", "event_time": BASE_MS, **json.loads(text)} for text in texts]
     return [Record(json.dumps(each).encode(), BASE_MS) for each in fields]
 
 
 def test_a_value_is_computed_or_its_record_is_rejected_as_the_oracle_does(spark, tmp_path):
-    given = document(tmp_path)
-    (tmp_path / "tidemark.toml").write_text(to_toml(given))
-    settings, records = parse(given), records_of(CASES)
-    rows = admitted(spark, settings, records)
-    outcomes = [
-        json.loads(row["reject"])["reason"] if row["reject"] else tuple(row[m] for m in MEASURES) for row in rows
-    ]
+    given, records = document(tmp_path), records_of(CASES)
+    outcomes = [outcome(row, *MEASURES) for row in admitted(spark, parse(given), records)]
     assert dict(zip(CASES, outcomes, strict=True)) == CASES
-    ledger = oracle.Ledger(read_rules(tmp_path / "tidemark.toml"), {})
-    reasons = [
-        ledger.take(oracle.Record("readings", 0, n, each.at, None, each.value, ())) for n, each in enumerate(records)
-    ]
+    _, reasons = by_oracle(tmp_path, given, records)
     assert reasons == [each if isinstance(each, str) else None for each in CASES.values()]
 
 
@@ -158,8 +142,7 @@ def test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null(spark,
     }.items():
         settings = parse(document(tmp_path, {"power": {"expression": text}}) | {"admission": {}})
         (row,) = admitted(spark, settings, records_of(['{"u": 1, "i": 0}']))
-        reason = json.loads(row["reject"])["reason"] if row["reject"] else None
-        assert (reason or row["power"]) == expected, text
+        assert (reason(row) or row["power"]) == expected, text
 
 
 @pytest.mark.silent("1.9")
@@ -241,7 +224,7 @@ def test_a_comparison_of_what_is_no_number_is_rejected(spark, tmp_path, text):
     settings = make_settings(tmp_path, input={"measures": {"warm": text}})
     values = [avro(device_id="a", event_time=BASE_MS, temperature=value, humidity=1.0) for value in (math.nan, 7.0)]
     bad, good = admitted(spark, settings, [Record(value, BASE_MS) for value in values])
-    assert json.loads(bad["reject"])["reason"] == "not_finite"
+    assert reason(bad) == "not_finite"
     assert good["warm"] in {1.0, 7.0}
 
 
@@ -256,7 +239,7 @@ def test_no_number_makes_an_expression_throw(spark, tmp_path):
 
 
 def test_a_path_has_the_same_plan_as_text_and_as_a_table(spark, tmp_path):
-    frame = spark.createDataFrame([], KAFKA)
+    frame = frame_of(spark, [])
     plain = readings.admit(frame, parse(document(tmp_path, {"power": "u"})))
     same = readings.admit(frame, parse(document(tmp_path, {"power": {"path": "u"}})))
     assert plain.sameSemantics(same)

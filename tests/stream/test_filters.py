@@ -4,9 +4,6 @@ import json
 
 import pytest
 
-from load.judge import oracle
-from load.judge.rules import read_rules
-from load.testbed import to_toml
 from service.admission import filters, readings
 from service.admission.formats.format import FILTERED
 from service.aggregation import task_counters
@@ -14,8 +11,9 @@ from service.errors import SettingsError
 from service.pipeline import builder
 from service.row_schemas import FOLDED, PARTS
 from state import codec
+from tests.stream.decisions import admitted, by_oracle, frame_of, reason
 from tests.stream.records import BASE_MS, Record, make_document, make_settings
-from tests.stream.script import KAFKA, Add, Check, Expect, Restart, run
+from tests.stream.script import Add, Check, Expect, Restart, run
 
 pytestmark = pytest.mark.spark
 
@@ -84,44 +82,6 @@ def test_a_record_that_does_not_meet_the_filter_is_counted_and_leaves_nothing(sp
     )
 
 
-def test_a_filtered_record_does_not_move_event_time(spark, tmp_path):
-    def check(world):
-        assert world.time.newest_ms == BASE_MS
-
-    records = [reading("a", 0, kind="meter"), reading("a", 500, kind="pump")]
-    run(spark, settings(tmp_path, "kind = 'meter'"), tmp_path, [Add(*records), Check(check)])
-
-
-def test_a_view_has_the_readings_that_meet_its_filter_and_other_views_have_all(spark, tmp_path):
-    reference = spark.createDataFrame([("a", "north"), ("b", "south")], "device string, site string")
-    views = [
-        *VIEWS,
-        {**VIEWS[0], "name": "warm", "where": "temperature >= 20"},
-        {**VIEWS[0], "name": "north", "by": ["site", "line"], "where": "site = 'north' and line like 'l%'"},
-        {**VIEWS[0], "name": "slide", "window": "2 m", "slide": "1 m", "where": "device in ('b', 'c')"},
-    ]
-    records = [
-        reading("a", 0, 10.0, line="l1"),
-        reading("a", 1, 20.0, line="x"),
-        reading("b", 2, 30.0, line="l1"),
-        reading("c", 3, 40.0, line="l1"),
-    ]
-    run(
-        spark,
-        settings(tmp_path, views=views, reference=REFERENCE),
-        tmp_path,
-        [
-            Add(*records),
-            expect(a=2, b=1, c=1),
-            expect("warm", a=1, b=1, c=1),
-            expect("north", **{"north|l1": 1}),
-            Check(lambda world: sorted(windows(world, "slide").items()) == [("b", 1), ("c", 1)]),
-            filtered(0),
-        ],
-        reference,
-    )
-
-
 def test_an_input_is_filtered_by_attributes_and_an_unknown_device_has_none(spark, tmp_path):
     reference = spark.createDataFrame([("a", "north"), ("b", "south")], "device string, site string")
     run(
@@ -139,15 +99,6 @@ def counts_of(folded):
     for row in (r for e in folded if e.kind == PARTS for r in codec.unpack(b"W", bytes(e.payload)).to_pylist()):
         counts[row["view"]] = counts.get(row["view"], 0) + row["count"]
     return counts
-
-
-def test_a_recomputation_filters_as_the_stream_did(spark, tmp_path):
-    views = [*VIEWS, {**VIEWS[0], "name": "warm", "where": "temperature > 20"}]
-    chosen = settings(tmp_path, "kind = 'meter'", views)
-    records = [reading("a", at, 10.0 * at, kind=kind) for at, kind in enumerate(("meter", "pump", "meter", "meter"))]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    folded = builder.fold(readings.admit(frame, chosen), chosen, None).collect()
-    assert counts_of(folded) == {"device": 3, "warm": 1}
 
 
 WHERE = {
@@ -174,18 +125,14 @@ def test_the_oracle_filters_alike(spark, tmp_path):
             for line in ("l1", "L12", "two\nlines", None)
         )
     ]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    frame = frame_of(spark, records)
     views = [{**VIEWS[0], "name": f"v{at}", "where": where} for at, where in enumerate(WHERE)]
     for where in (None, *WHERE):
         chosen = settings(tmp_path, where, [*VIEWS, *views])
         rows = readings.admit(frame, chosen).mapInArrow(builder.folding(chosen, None), FOLDED).collect()
         counts = counts_of(rows)
-        config = tmp_path / "tidemark.toml"
         form = {**INPUT, **({"where": where} if where else {})}
-        config.write_text(to_toml(make_document(tmp_path, input=form, views=[*VIEWS, *views])))
-        ledger = oracle.Ledger(read_rules(config), {})
-        for at, record in enumerate(records):
-            ledger.take(oracle.Record("readings", 0, at, record.at, record.key, record.value))
+        ledger, _ = by_oracle(tmp_path, make_document(tmp_path, input=form, views=[*VIEWS, *views]), records)
         expected: dict[str, int] = {}
         for (view, *_), window in ledger.close(0).windows.items():
             expected[view] = expected.get(view, 0) + window.count
@@ -231,7 +178,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("where", REFUSED, ids=lambda where: where[:40])
 def test_a_filter_that_could_decide_twice_or_throw_is_refused_by_name(spark, tmp_path, where):
-    frame = spark.createDataFrame([], KAFKA)
+    frame = frame_of(spark, [])
     with pytest.raises(SettingsError) as of_input:
         readings.admit(frame, settings(tmp_path, where))
     assert str(of_input.value).startswith(f"input.where = {where!r}: ")
@@ -253,8 +200,7 @@ def test_no_value_makes_a_filter_throw(spark, tmp_path):
             (n, k, x, v) for n in values for v in values for k in texts for x in texts
         )
     ]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    rows = readings.admit(frame, settings(tmp_path, where)).toArrow()
+    rows = readings.admit(frame_of(spark, records), settings(tmp_path, where)).toArrow()
     assert rows.num_rows == len(records)
     assert rows["device"].null_count > 0
 
@@ -263,7 +209,7 @@ def test_a_pattern_takes_no_long_time_for_a_hostile_text(spark, tmp_path):
     # Without the limits these records take hours: k wildcards look at the length to the power of k places.
     texts = {"kind": "a" * 256, "line": "%_/" * 85}
     records = [reading("a" * 60_000, 0, **texts), reading("b%", 1, **texts), reading("c", 2, kind="10%", line="/")]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
+    frame = frame_of(spark, records)
     where = "device like '%a%b' or device like '_/%' escape '/' or kind ilike '%A%_c' or line like '//' escape '/'"
     rows = readings.admit(frame, settings(tmp_path, where)).toArrow().sort_by("offset")
     assert rows["device"].to_pylist() == [None, "b%", "c"]
@@ -271,13 +217,13 @@ def test_a_pattern_takes_no_long_time_for_a_hostile_text(spark, tmp_path):
 
 
 def test_a_filter_reads_no_more_of_a_device_than_the_longest_id_has(spark, tmp_path):
-    frame = spark.createDataFrame([reading("a" * 300, 0).row()], KAFKA)
-    rows = readings.admit(frame, settings(tmp_path, "device like 'a%' and length(device) = 256")).toArrow()
-    assert readings.parsed(rows["reject"][0].as_py())["reason"] == "bad_device"
+    given = settings(tmp_path, "device like 'a%' and length(device) = 256")
+    [row] = admitted(spark, given, [reading("a" * 300, 0)])
+    assert reason(row) == "bad_device"
 
 
 def test_without_a_filter_the_plan_is_as_it_was(spark, tmp_path):
-    frame = spark.createDataFrame([], KAFKA)
+    frame = frame_of(spark, [])
     plan = readings.admit(frame, settings(tmp_path))._jdf.queryExecution().optimizedPlan().toString()
     names = filters._ROW, FILTERED, f" AS {readings.MEETS}", "column_kind"
     assert not [name for name in names if name in plan]

@@ -4,18 +4,14 @@ import json
 
 import pytest
 
-from load.judge import oracle
-from load.judge.rules import read_rules
 from load.servers.schema_registry import Registry
-from load.testbed import to_toml
-from service.admission import readings
 from service.admission.schema_sources import SchemaSet
 from service.commands.dissect import Dissector
 from service.commands.explain import explain
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import parse
+from tests.stream.decisions import admitted, by_oracle, reason
 from tests.stream.records import BASE_MS, Record, avro, make_document
-from tests.stream.script import KAFKA
 
 pytestmark = pytest.mark.spark
 
@@ -70,15 +66,10 @@ def document(folder, registry):
 def test_a_record_is_decoded_behind_a_known_id_or_rejected_alone(spark, tmp_path, registry):
     given = document(tmp_path, registry)
     settings, records = parse(given), [Record(value, BASE_MS) for value in CASES]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    rows = readings.admit(frame, settings).toArrow().to_pylist()
-    outcomes = [json.loads(row["reject"])["reason"] if row["reject"] else row["temperature"] for row in rows]
-    assert outcomes == list(CASES.values())
-    (tmp_path / "tidemark.toml").write_text(to_toml(given))
-    ledger = oracle.Ledger(read_rules(tmp_path / "tidemark.toml"), {})
+    rows = admitted(spark, settings, records)
+    assert [reason(row) or row["temperature"] for row in rows] == list(CASES.values())
     # The oracle does not look at the kind of a schema.
-    known = [(n, each) for n, each in enumerate(records) if each.value != framed(4)]
-    reasons = [ledger.take(oracle.Record("readings", 0, n, each.at, None, each.value, ())) for n, each in known]
+    _, reasons = by_oracle(tmp_path, given, [each for each in records if each.value != framed(4)])
     assert reasons == [each if isinstance(each, str) else None for value, each in CASES.items() if value != framed(4)]
 
 
@@ -86,8 +77,7 @@ def test_an_id_that_was_learned_is_decoded_from_that_offset_on(spark, tmp_path, 
     settings = parse(document(tmp_path, registry))
     schemas = {"input": SchemaSet({1: SCHEMA, 2: SCHEMA}, {}, {2: {"readings": {0: 101}}})}
     records = [Record(framed(number), BASE_MS, offset=at) for at in (100, 101) for number in (1, 2)]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    rows = readings.admit(frame, settings, schemas=schemas).toArrow().to_pylist()
+    rows = admitted(spark, settings, records, schemas=schemas)
     assert [row["reject"] is None for row in rows] == [True, False, True, True]
 
 

@@ -21,6 +21,7 @@ from service.reference.attributes import Index
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import Registry as Section
 from service.settings import parse
+from tests.stream.decisions import admitted, outcome, reason
 from tests.stream.messages import ENV, FILE, READING_CLASS, F, framed, message, text
 from tests.stream.records import BASE_MS, SCHEMA, Record, make_document
 from tests.stream.script import KAFKA
@@ -99,21 +100,12 @@ CASES = {
 }
 
 
-def admitted(spark, settings, values):
-    frame = spark.createDataFrame([Record(value, BASE_MS).row() for value in values], KAFKA)
-    return readings.admit(frame, settings).toArrow().to_pylist()
-
-
 def test_a_message_is_decoded_by_its_schema_or_rejected_alone(spark, tmp_path, registry):
     settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
-    rows = admitted(spark, settings, CASES)
-    found = [
-        json.loads(row["reject"])["reason"] if row["reject"] else tuple(row[m] for m in INPUT["measures"])
-        for row in rows
-    ]
+    rows = admitted(spark, settings, [Record(value, BASE_MS) for value in CASES])
     expected = list(CASES.values())
     expected[15] = "no_device"
-    assert found == expected
+    assert [outcome(row, *INPUT["measures"]) for row in rows] == expected
     assert rows[0]["event_ms"] == BASE_MS
 
 
@@ -127,10 +119,9 @@ def test_a_protobuf_input_leaves_other_inputs_alone(spark, tmp_path, registry):
     settings = parse({**given, "kafka": {"bootstrap": given["kafka"]["bootstrap"]}})
     plain = json.dumps({"device_id": "b", "event_time": BASE_MS, "t": 7}).encode()
     values = [("readings", framed(body(temperature=1.0), NUMBER)), ("plain", plain), ("plain", framed(body(), NUMBER))]
-    frame = spark.createDataFrame([Record(value, BASE_MS, topic=topic).row() for topic, value in values], KAFKA)
-    rows = readings.admit(frame, settings).toArrow().to_pylist()
+    rows = admitted(spark, settings, [Record(value, BASE_MS, topic=topic) for topic, value in values])
     assert [row["temperature"] for row in rows] == [1.0, 7.0, None]
-    assert json.loads(rows[2]["reject"])["reason"] == "undecodable"
+    assert reason(rows[2]) == "undecodable"
 
 
 def test_the_plan_of_several_inputs_unpacks_a_message_once(spark, tmp_path, registry):

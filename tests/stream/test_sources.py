@@ -18,6 +18,7 @@ from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
 from service.recompute import late
 from service.rejects.reject_log import Coordinates, Reject
+from tests.stream.decisions import admitted, reason
 from tests.stream.records import BASE_MS, Record, avro, make_document
 from tests.stream.script import KAFKA, Add, Expect, run
 
@@ -207,7 +208,7 @@ def test_avro_reads_the_same_sources(spark: Any, tmp_path: Path) -> None:
     )
     value = avro(device_id="ignored", event_time=0, temperature=3.5, humidity=None)
     record = Record(value, BASE_MS + 9, b'{"site":"s"}', (("unit", b"u"), ("line", b"L")))
-    [row] = readings.admit(spark.createDataFrame([record.row()], KAFKA), given).toArrow().to_pylist()
+    [row] = admitted(spark, given, [record])
     assert (row["device"], row["event_ms"], row["temperature"], row["line"]) == ("s/u", BASE_MS + 9, 3.5, "L")
     seen = dissect.dissect(value, given.form, dissect.writers(given.form))
     made = dissect.reading(seen, Metadata(record.key, headers=record.headers, broker_ms=record.at), given.form)
@@ -286,8 +287,7 @@ def test_fields_that_differ_only_in_case_are_different_fields(spark: Any, tmp_pa
     record: dict[str, Any] = {"device_id": "d", "event_time": BASE_MS, "t": 1.0, "T": 2.0, "line": "a", "Line": "A"}
     record |= {"_t": 9.0, "env": {"x": 3.0, "X": 4.0}, "Env": {"x": 5.0, "X": 6.0}}
     value = json.dumps(record).encode() if form == "json" else avro(1, schema, **record)
-    frame = spark.createDataFrame([Record(value, BASE_MS).row()], KAFKA)
-    [row] = readings.admit(frame, given, schemas={"input": SchemaSet({1: schema}, schema)}).toArrow().to_pylist()
+    [row] = admitted(spark, given, [Record(value, BASE_MS)], schemas={"input": SchemaSet({1: schema}, schema)})
     expected = {
         "small": 1.0,
         "large": 2.0,
@@ -329,18 +329,16 @@ def test_fields_of_an_avro_key(spark: Any, tmp_path: Path, framing: str) -> None
         "no UTF-8": (head + b"\x02\xff\x0e", "undecodable"),
     }
     records = [Record(value, BASE_MS, key) for key, _ in cases.values()]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA)
-    rows = readings.admit(frame, given).toArrow().to_pylist()
+    rows = admitted(spark, given, records)
     found = {}
     for (name, (key, _)), row in zip(cases.items(), rows, strict=True):
         metadata = Metadata(key, broker_ms=BASE_MS)
         seen = dissect.dissect(value, given.form, dissect.writers(given.form))
-        reason = readings.parsed(row["reject"])["reason"] if row["reject"] else ""
-        assert dissect.reason(seen, metadata, given.form)[0] == reason, name
+        assert dissect.reason(seen, metadata, given.form)[0] == (reason(row) or ""), name
         made = dissect.reading(seen, metadata, given.form)
         single = (made.device, made.event_ms, *made.measures.values(), *made.columns.values())
-        found[name] = reason or (row["device"], row["event_ms"], row["t"], row["id"], row["site"])
-        assert reason or single == found[name], name
+        found[name] = reason(row) or (row["device"], row["event_ms"], row["t"], row["id"], row["site"])
+        assert reason(row) or single == found[name], name
     assert found == {name: expected for name, (_, expected) in cases.items()}
 
 

@@ -13,6 +13,7 @@ from service import settings as service_settings
 from service.admission import readings
 from service.commands import dissect
 from service.commands.metadata import Metadata
+from tests.stream.decisions import admitted, reason
 from tests.stream.records import BASE_MS, Record, avro, make_document
 from tests.stream.script import KAFKA
 
@@ -52,8 +53,7 @@ def test_a_text_is_a_number_or_no_value_or_rejects_the_record_by_its_measure(spa
         Record(json.dumps({"device_id": "d", "event_time": str(BASE_MS), **fields}).encode(), BASE_MS, offset=n)
         for n, (fields, _) in enumerate(CASES)
     ]
-    frame = spark.createDataFrame([record.row() for record in records], KAFKA).coalesce(1)
-    for row in readings.admit(frame, given).toArrow().to_pylist():
+    for row in admitted(spark, given, records):
         answer: Any = tuple(row[name] for name in MEASURES)
         if row["reject"] is not None:
             reject = readings.parsed(row["reject"])
@@ -101,16 +101,12 @@ def test_decimals_of_connect_are_read_from_base64(spark: Any, tmp_path: Path, co
     values = [
         f'{{"device_id":"d","event_time":{BASE_MS},"kind":"a","u":1,"price":{text}}}'.encode() for text, _ in DECIMALS
     ]
-    frame = spark.createDataFrame(
-        [Record(value, BASE_MS, offset=n).row() for n, value in enumerate(values)], KAFKA
-    ).coalesce(1)
-    for row in readings.admit(frame, given).toArrow().to_pylist():
+    for row in admitted(spark, given, [Record(value, BASE_MS, offset=n) for n, value in enumerate(values)]):
         text, expected = DECIMALS[row["offset"]]
-        answer = row["price"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
-        assert answer == expected, text
+        assert (reason(row) or row["price"]) == expected, text
         seen = dissect.dissect(values[row["offset"]], given.form, {})
-        reason, _ = dissect.reason(seen, Metadata(), given.form)
-        assert (reason or dissect.reading(seen, Metadata(), given.form).measures["price"]) == expected, text
+        alone, _ = dissect.reason(seen, Metadata(), given.form)
+        assert (alone or dissect.reading(seen, Metadata(), given.form).measures["price"]) == expected, text
 
 
 @pytest.mark.parametrize("name", ["json", "avro"])
@@ -133,8 +129,7 @@ def test_a_bad_measure_may_be_dropped_alone(spark: Any, tmp_path: Path, name: st
     given = service_settings.parse(
         make_document(tmp_path, input=form, views=[{"name": "x", "by": ["device"], "window": "1 m"}])
     )
-    frame = spark.createDataFrame([Record(value, BASE_MS).row() for value in values], KAFKA).coalesce(1)
-    rows = readings.admit(frame, given).toArrow().to_pylist()
+    rows = admitted(spark, given, [Record(value, BASE_MS) for value in values])
     assert [(row["u"], row["v"], row["p"], row["reject"]) for row in rows] == [(*each, None) for each in expected]
 
 
@@ -150,8 +145,7 @@ def test_texts_of_avro_are_numbers(spark: Any, tmp_path: Path) -> None:
         avro(1, schema, device_id="d", event_time="1790000040.25", u=u, i=2.0, state=state)
         for u, state in (("21.5", "ON"), (None, "OFF"), ("", ""), ("x", "ON"), ("1", "off"))
     ]
-    frame = spark.createDataFrame([Record(value, BASE_MS).row() for value in values], KAFKA).coalesce(1)
-    rows = readings.admit(frame, given).toArrow().to_pylist()
+    rows = admitted(spark, given, [Record(value, BASE_MS) for value in values])
     assert [tuple(row[name] for name in MEASURES) for row in rows[:3]] == [
         (21.5, 43.0, 0.0, 10.0),
         (None, None, 0.0, 0.0),

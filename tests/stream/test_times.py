@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from service import settings as service_settings
-from service.admission import readings, times
+from service.admission import times
 from service.commands import dissect
 from service.commands.metadata import Metadata
 from service.settings import time_pattern
+from tests.stream.decisions import admitted
 from tests.stream.records import BASE_MS, Record, avro, make_document
-from tests.stream.script import KAFKA
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +55,7 @@ def test_a_local_time_is_in_its_zone_by_one_rule(spark: Any) -> None:
 
 
 def both(spark: Any, given: Any, value: bytes, at: int) -> tuple[Any, Any]:
-    [row] = readings.admit(spark.createDataFrame([Record(value, at).row()], KAFKA), given).toArrow().to_pylist()
+    [row] = admitted(spark, given, [Record(value, at)])
     seen = dissect.dissect(value, given.form, dissect.writers(given.form))
     return row["event_ms"], dissect.reading(seen, Metadata(), given.form).event_ms
 

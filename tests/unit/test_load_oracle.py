@@ -104,151 +104,8 @@ def test_the_oracle_loads_nothing_of_the_service_nor_spark() -> None:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (encode(GOOD), None),
-        (encode({**GOOD, "t": None}), None),
-        (b'{"device_id": "d", "at": %d}' % NOW, None),
-        (encode({**GOOD, "pad": "x" * 100}), "oversized"),
-        (b"\xff" * 101, "oversized"),
-        (None, "undecodable"),
-        (b"", "undecodable"),
-        (b"[1]", "undecodable"),
-        (b"{", "undecodable"),
-        (b"[" * 100, "undecodable"),
-        (encode(GOOD) + b"{}", "undecodable"),
-        (encode(GOOD).replace(b'"d"', b'"\xff"'), "undecodable"),
-        (encode({**GOOD, "t": "20"}), "undecodable"),
-        (encode({**GOOD, "t": True}), "undecodable"),
-        (encode({**GOOD, "at": "soon"}), "undecodable"),
-        (encode({**GOOD, "at": True}), "undecodable"),
-        (encode({**GOOD, "device_id": ""}), "no_device"),
-        (encode({**GOOD, "device_id": "  "}), "no_device"),
-        (encode({**GOOD, "device_id": None}), "no_device"),
-        (encode({**GOOD, "device_id": "d\x7f"}), "bad_device"),
-        (encode({**GOOD, "device_id": "d\u202e"}), "bad_device"),
-        (encode({**GOOD, "device_id": "d\u200d\U0001f600 é"}), None),
-        (encode({**GOOD, "device_id": 7}), None),
-        (encode({**GOOD, "device_id": -(1 << 63)}), None),
-        (encode({**GOOD, "device_id": 1 << 63}), "undecodable"),
-        (encode({**GOOD, "device_id": 7.0}), "undecodable"),
-        (encode({**GOOD, "device_id": ["d"]}), "undecodable"),
-        (encode({"device_id": "d"}), "no_time"),
-        (encode({**GOOD, "at": None}), "no_time"),
-        # NaN and Infinity, as numbers or as text, count in the fields that are mapped.
-        (encode({**GOOD, "at": math.nan}), "no_time"),
-        (encode({**GOOD, "h": math.nan}), "not_finite"),
-        (encode({**GOOD, "t": math.inf}), "not_finite"),
-        (encode({**GOOD, "t": -math.inf}), "not_finite"),
-        (encode({**GOOD, "x": math.nan}), None),
-        (encode({**GOOD, "x": [-math.inf]}), None),
-        (encode({**GOOD, "device_id": math.nan}), "undecodable"),
-        (encode({**GOOD, "t": "NaN"}), "not_finite"),
-        (encode({**GOOD, "at": "Infinity"}), "early"),
-        *[(encode(GOOD) + tail, "undecodable") for tail in (b"]", b"],[{}", b"] xyz", b"}", b"\f", b"\0")],
-        (b" \t\r\n" + encode(GOOD) + b"\n ", None),
-        (encode({**GOOD, "device_id": "\ud800"}), "undecodable"),
-        (encode({**GOOD, "device_id": "\u00a0"}), None),
-        (b'{"device_id": "d", "at": %d, "h": -1e999}' % NOW, "not_finite"),
-        (encode({**GOOD, "h": 1e140}), None),
-        (encode({**GOOD, "h": -1e140}), None),
-        (encode({**GOOD, "h": 1.0000001e140}), "out_of_range"),
-        (encode({**GOOD, "h": -1e300}), "out_of_range"),
-        (encode({**GOOD, "at": -1}), "late"),
-        (b'{"device_id": "d", "at": %d, "h": 1e999}' % NOW, "not_finite"),
-        (b'{"device_id": "d", "at": %d, "h": 1%s}' % (NOW, b"0" * 40), None),
-        (encode({**GOOD, "t": -40}), None),
-        (encode({**GOOD, "t": 60.5}), None),
-        (encode({**GOOD, "t": -40.001}), "out_of_range"),
-        (encode({**GOOD, "t": 61}), "out_of_range"),
-        (encode({**GOOD, "at": NOW + 10_000}), None),
-        (encode({**GOOD, "at": NOW + 10_001}), "early"),
-        (encode({**GOOD, "at": NOW - 60_000}), None),
-        (encode({**GOOD, "at": NOW - 60_001}), "late"),
-        (encode({**GOOD, "at": 10**30}), "early"),
-    ],
-)
-def test_each_record_gets_the_first_reason_that_applies(
-    tmp_path: Path, value: bytes | None, reason: str | None
-) -> None:
-    assert decide(rules_in(tmp_path), value) == reason
-
-
-def test_reasons_are_tried_in_their_order(tmp_path: Path) -> None:
-    rules = rules_in(tmp_path)
-    record = {"device_id": "", "at": None, "t": math.inf, "h": -math.inf}
-    reasons = [decide(rules, encode(record).replace(b"Infinity", b"1e999"))]
-    for step in ({"device_id": "d"}, {"at": NOW * 2}, {"t": 100, "h": 0}, {"t": 0}, {"at": NOW}):
-        record |= step
-        reasons.append(decide(rules, encode(record).replace(b"Infinity", b"1e999")))
-    assert reasons == ["no_device", "no_time", "not_finite", "out_of_range", "early", None]
-
-
-def test_unknown_devices_are_kept_unless_they_are_to_be_rejected(tmp_path: Path) -> None:
-    reference: Reference = {"known": {}}
-    source = '[reference]\nurl = "jdbc:sqlite:x"\nquery = ""\n'
-    kept = rules_in(tmp_path, extra=source)
-    assert decide(kept, encode(GOOD), reference=reference) is None
-    rejected = rules_in(tmp_path, extra=source)
-    path = tmp_path / "tidemark.toml"
-    path.write_text(path.read_text().replace("[admission]", '[admission]\nunknown_device = "reject"'))
-    rejected = read_rules(path, {})
-    assert decide(rejected, encode(GOOD), reference=reference) == "unknown_device"
-    assert decide(rejected, encode({**GOOD, "at": 0}), reference=reference) == "unknown_device"
-    assert decide(rejected, encode({**GOOD, "at": 0, "device_id": "known"}), reference=reference) == "late"
-    assert decide(rejected, encode({**GOOD, "device_id": "known"}), reference=reference) is None
-
-
-@pytest.mark.parametrize("form", ["json", "avro"])
-@pytest.mark.parametrize(
-    ("at", "broker_ms", "reason"),
-    [
-        (-100, 5, "late"),
-        (-1, 0, "late"),
-        (0, 0, None),
-        ((1 << 42) - 1, (1 << 42) - 1, None),
-        (1 << 42, (1 << 42) - 1, "early"),
-        (1 << 43, 1 << 43, "early"),
-    ],
-)
-def test_a_time_outside_of_what_can_be_kept_is_rejected_whatever_the_records_own(
-    tmp_path: Path, form: str, at: int, broker_ms: int, reason: str | None
-) -> None:
-    value = (encode if form == "json" else avro)({**GOOD, "at": at})
-    ledger = Ledger(rules_in(tmp_path, format=form), {})
-    assert ledger.take(Record("readings", 0, 0, broker_ms, None, value)) == reason
-
-
-def test_the_device_may_be_the_records_key_if_it_is_text(tmp_path: Path) -> None:
-    rules_in(tmp_path)
-    path = tmp_path / "tidemark.toml"
-    path.write_text(path.read_text().replace("[input]", '[input]\ndevice_id = "$key"'))
-    rules = read_rules(path, {})
-    assert decide(rules, encode(GOOD)) == "no_device"
-    assert decide(rules, encode(GOOD), key=b" ") == "no_device"
-    assert decide(rules, encode(GOOD), key=b"\xffd") == "undecodable"
-    ledger = Ledger(rules, {})
-    assert ledger.take(Record("readings", 0, 0, NOW, "S\u00fcd".encode(), encode(GOOD))) is None
-    assert list(ledger.close(0).devices) == ["S\u00fcd"]
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (avro(GOOD), None),
-        (avro(GOOD, 1), None),
-        (avro({**GOOD, "t": None, "h": None}), None),
-        (avro(GOOD) + b"more", "undecodable"),
-        (avro(GOOD)[:4], "undecodable"),
-        (avro(GOOD)[:5], "undecodable"),
-        (avro(GOOD)[:-1], "undecodable"),
-        (b"\1" + avro(GOOD)[1:], "undecodable"),
-        (b"\1" + avro(GOOD)[1:] + b"x" * 100, "oversized"),
-        (struct.pack(">bI", 0, 3) + avro(GOOD)[5:], "unknown_schema"),
         (struct.pack(">bI", 0, 2) + b"\x80\x80\x80\x80\x80\x80\x40x", "undecodable"),
         (struct.pack(">bI", 0, 2) + b"\x01x", "undecodable"),
-        (avro({**GOOD, "h": math.nan}), "not_finite"),
-        (avro({**GOOD, "t": -41.0}, 1), "out_of_range"),
-        (avro({**GOOD, "at": 4_000_000_000_000}), "early"),
-        (avro({**GOOD, "device_id": "\t"}), "no_device"),
         # The unions' indexes -1 (fastavro: the last branch) and 2, an enum's index -1.
         (avro(GOOD).replace(b"\x02" + struct.pack("<d", 20.5), b"\x01" + struct.pack("<d", 20.5)), "undecodable"),
         (avro(GOOD).replace(b"\x02" + struct.pack("<d", 20.5), b"\x04" + struct.pack("<d", 20.5)), "undecodable"),
@@ -260,7 +117,9 @@ def test_the_device_may_be_the_records_key_if_it_is_text(tmp_path: Path) -> None
         (avro(GOOD).replace(b"\x02d", b"\x02\xff"), "undecodable"),
     ],
 )
-def test_avro_is_what_the_format_allows(tmp_path: Path, value: bytes, reason: str | None) -> None:
+def test_avro_is_what_the_format_allows_also_where_fastavro_takes_more(
+    tmp_path: Path, value: bytes, reason: str | None
+) -> None:
     assert decide(rules_in(tmp_path, format="avro"), value) == reason
 
 
@@ -308,28 +167,7 @@ def test_an_older_writers_records_get_the_readers_defaults(tmp_path: Path) -> No
         (-math.inf, "ms", -(1 << 62)),
         (math.nan, "ms", None),
         (None, "iso", None),
-        ("2023-11-14T22:13:20Z", "iso", NOW),
-        ("2023-11-14 22:13:20.0019999", "iso", NOW + 1),
-        ("2023-11-15T00:13:20+02:00", "iso", NOW),
         ("1969-12-31T23:59:59.9999Z", "iso", -1),
-        ("2023-02-30T00:00:00Z", "iso", None),
-        ("20231114T221320Z", "iso", NOW),
-        ("", "iso", None),
-        (" 2023-11-14T22:13:20Z\n", "iso", NOW),
-        ("\u00a02023-11-14T22:13:20Z", "iso", None),
-        ("2023-11-14T22:13:20+0000", "iso", NOW),
-        ("2023-11-15T16:13:20+18:00", "iso", NOW),
-        ("2023-11-14T22:13", "iso", NOW - 20_000),
-        # Only what the service's parser takes, too.
-        ("2023-11-14T22:13Z", "iso", NOW - 20_000),
-        ("2023-11-14T22:13:20+18:01", "iso", None),
-        ("2023-11-14T22:13:20+00:60", "iso", None),
-        ("2023-11-14T22:13:20 UTC", "iso", NOW),
-        ("2023-11-14", "iso", None),
-        ("2023", "iso", None),
-        ("22:13:20", "iso", None),
-        ("T22:13", "iso", None),
-        ("0000-01-01T00:00:00Z", "iso", None),
     ],
 )
 def test_event_times_are_whole_milliseconds_rounded_down(value: object, unit: str, ms: int | None) -> None:
