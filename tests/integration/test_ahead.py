@@ -126,9 +126,7 @@ def test_a_republication_leaves_out_what_was_ahead_when_it_was_read(world: World
 
 @pytest.mark.thorough
 @pytest.mark.silent("1.2")
-def test_after_a_record_of_the_future_values_can_be_removed_and_are_published_again(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_values_after_a_future_record_return(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What Redis calls final never falls: a new checkpoint alone publishes nothing, and the log says so."""
     world.term(reading("a", 0), reading("b", 200))
     year_ms = clock.now_ms() + YEAR_S * 1000

@@ -93,9 +93,7 @@ def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_pla
 @pytest.mark.parametrize(
     "world", [{"max_delay": "1 h", "max_ahead": "1 h", "distinct": ["device", "event_time"]}], indirect=True
 )
-def test_a_rejected_reading_is_replayed_alone_once_and_a_copy_names_the_reading(
-    world: Gateways, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rejected_reading_is_replayed_alone_and_once(world: Gateways, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = reading("a", 0, 20.0, NOW_MS), reading("a", 1, "hot", NOW_MS)
     world.term(
         record(good, bad, good, base_ms=NOW_MS),

@@ -258,9 +258,7 @@ def test_retention_is_judged_against_what_is_unread(world: World, tmp_path: Path
     assert "deleted already" in of(world.lines(), "fail")["topic check-retention"]
 
 
-def test_without_jars_nothing_that_needs_spark_is_tried(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_jars_spark_is_not_tried(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "TIDEMARK_JARS", str(tmp_path))
     lines = world.lines()
     assert "no jars" in of(lines, "fail")["jars"]

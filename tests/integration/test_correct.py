@@ -347,9 +347,7 @@ def test_a_view_that_is_added_during_a_run_gets_what_the_next_run_finishes(world
 
 
 @pytest.mark.thorough
-def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
-    world: Correcting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_republication_waits_for_a_correction(world: Correcting, monkeypatch: pytest.MonkeyPatch) -> None:
     world.term(*BASE, *LATE)
     assert world.correct().corrected == len(LATE)
     world.lose(f"window:device:temperature:d1:{BASE_MS + 120_000}")
@@ -372,7 +370,7 @@ def test_a_republication_is_tried_again_when_a_correction_begins_during_its_own(
 
 
 @pytest.mark.thorough
-def test_a_checkpoint_that_admits_what_a_former_one_refused_as_late_keeps_it_when_redis_loses_it(
+def test_a_new_checkpoint_keeps_admitted_late_readings_when_redis_loses_them(
     world: Correcting,
 ) -> None:
     world.limit(100_000)

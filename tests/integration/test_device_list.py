@@ -132,9 +132,7 @@ def test_odd_ids_are_listed_and_control_nothing(run: Run, fleet: Fleet) -> None:
         assert [each["device"] for each in json.loads(run("--json", "--prefix", name))] == [name]
 
 
-def test_a_device_that_expires_meanwhile_is_left_out_and_a_column_that_no_device_has_is_an_error(
-    run: Run, fleet: Fleet
-) -> None:
+def test_an_expired_device_is_left_out_and_an_unknown_column_is_an_error(run: Run, fleet: Fleet) -> None:
     fleet.client.delete(f"{fleet.prefix}:device:pump-001")
     del fleet.document["reference"]["columns"]
     fleet.write_settings()
@@ -162,9 +160,7 @@ def test_a_prefix_that_no_id_has_is_no_fault_of_redis(run: Run, fleet: Fleet) ->
     assert run().splitlines()[1].startswith("Redis has no device here: see `tidemark status`")
 
 
-def test_the_list_says_of_when_it_is_and_that_no_service_runs(
-    run: Run, fleet: Fleet, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_has_its_time_and_no_service(run: Run, fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     updated_ms = time.time_ns() // 1_000_000 - 7_200_000
     fleet.client.hset(f"{fleet.prefix}:progress", mapping={"epoch": 3, "batch": 9, "updated": updated_ms})
     last = run("-n", "1").splitlines()[3]

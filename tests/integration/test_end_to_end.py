@@ -169,9 +169,7 @@ def test_it_listens_on_loopback_keeps_its_files_to_itself_and_adds_an_operators_
 
 
 @pytest.mark.thorough
-def test_every_value_is_that_of_the_oracle_after_redis_has_lost_it_and_after_an_orderly_stop(
-    testbed: Testbed, generator: Generator
-) -> None:
+def test_every_value_is_the_oracles_after_a_loss_and_a_stop(testbed: Testbed, generator: Generator) -> None:
     if not testbed.metrics():
         start(testbed)
     before = published(testbed)

@@ -132,9 +132,7 @@ def test_a_view_does_not_lose_its_windows_or_get_some_under_its_name(world: Endl
         world.term()
 
 
-def test_a_checkpoint_that_begins_behind_deleted_records_says_from_when_it_is_complete(
-    world: Endless, tmp_path: Path
-) -> None:
+def test_a_checkpoint_behind_deleted_records_has_complete_from(world: Endless, tmp_path: Path) -> None:
     world.term(*(reading("a", second, 20.0) for second in range(6)))
     assert (world.count("a"), world.total("a")["complete_from"]) == (6, "0")
     for future in world.broker.admin.delete_records([TopicPartition(world.topic, p, 2) for p in (0, 1)]).values():

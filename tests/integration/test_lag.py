@@ -15,9 +15,7 @@ from tests.outputs import settings
 pytestmark = pytest.mark.integration
 
 
-def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
-    broker_server: Broker, prefix: str, tmp_path: Path
-) -> None:
+def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
     """Else silence closes what is open while a rebuild reads the topic."""
     topic = f"lag-{prefix}"
     broker_server.create_topic(topic, 1)
@@ -58,9 +56,7 @@ def test_what_an_older_checkpoint_has_read_is_to_be_read_again(
         lag.close()
 
 
-def test_between_two_queries_the_lag_is_asked_for_and_no_silence_is_seen(
-    broker_server: Broker, prefix: str, tmp_path: Path
-) -> None:
+def test_between_two_queries_there_is_a_lag_and_no_silence(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
     """While Redis is away there is no query, and Kafka answers."""
     topic = f"lag-{prefix}"
     broker_server.create_topic(topic, 1)
@@ -97,9 +93,7 @@ def test_a_lag_that_no_query_has_begun_ends_at_once(tmp_path: Path) -> None:
     Lag(settings("redis://127.0.0.1:1", "none", "127.0.0.1:1").kafka, lambda _: None, lambda: None).close()
 
 
-def test_a_lag_that_ends_commits_the_newest_offsets_and_shows_nothing_more(
-    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_commits_newest_offsets(broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told to end while a broker takes its time: another process may have the lease, and show the lag, by then."""
     topic = f"last-lag-{prefix}"
     broker_server.create_topic(topic, 1)

@@ -301,9 +301,7 @@ def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(
 
 
 @pytest.mark.thorough
-def test_corrected_values_are_in_the_outlets_as_the_oracle_says(
-    make_correcting: Callable[..., Correcting], tmp_path: Path
-) -> None:
+def test_outlets_have_corrected_values(make_correcting: Callable[..., Correcting], tmp_path: Path) -> None:
     world = make_correcting(
         {"name": "files", "kind": "parquet", "path": str(tmp_path / "windows")},
         {"name": "sessions", "kind": "parquet", "path": str(tmp_path / "sessions"), "sessions": True},
@@ -375,9 +373,7 @@ def test_check_tries_every_outlet_and_names_the_one_that_is_away(
     assert not postgres.execute(f"select to_regclass('c_{prefix}') where to_regclass('c_{prefix}') is not null")
 
 
-def test_a_service_does_not_start_with_an_outlet_that_refuses(
-    make_world: Callable[..., World], postgres: Postgres, prefix: str
-) -> None:
+def test_an_outlet_that_refuses_ends_a_start(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     world = make_world(database(postgres, f"x_{prefix}", password="wrong"))  # noqa: S106
     with pytest.raises(OutletRefusedError, match="password authentication failed"):
         world.term(*rounds(0, 100))
@@ -442,9 +438,7 @@ def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], post
     assert found == {key.replace("\0", "\ufffd") for key in keys}
 
 
-def test_an_entry_of_many_rows_is_written_in_parts_and_visible_at_once(
-    make_world: Callable[..., World], postgres: Postgres, prefix: str
-) -> None:
+def test_many_rows_are_visible_at_once(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     world = make_world(database(postgres, f"w_{prefix}", timeout="2 s"))
     made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
     made.open(1)
@@ -507,9 +501,7 @@ def test_rows_that_a_table_refuses_are_set_aside_and_the_others_of_all_views_go_
 
 
 @pytest.mark.silent("0.5")
-def test_a_key_that_no_index_can_have_is_refused_by_a_table_and_found_among_many_rows(
-    make_world: Callable[..., World], postgres: Postgres, prefix: str
-) -> None:
+def test_a_key_of_no_index_is_refused(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     world = make_world(database(postgres, f"w_{prefix}"))
     long = "".join(chr(0x4E00 + random.Random(seed).randrange(20_000)) for seed in range(2_000))
     keys = [f"k{number}" for number in range(3_000)]
@@ -531,9 +523,7 @@ def test_a_key_that_no_index_can_have_is_refused_by_a_table_and_found_among_many
 
 
 @pytest.mark.silent("0.6")
-def test_outlets_that_create_their_tables_at_the_same_time_wait_for_each_other(
-    make_world: Callable[..., World], postgres: Postgres, prefix: str
-) -> None:
+def test_tables_can_be_created_at_once(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     schema = f"s_{prefix}"
     world = make_world(*(database(postgres, f"{schema}.w{number}", name=f"w{number}") for number in range(2)))
     for _ in range(15):

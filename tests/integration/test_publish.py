@@ -108,9 +108,7 @@ def test_a_batch_of_any_size_has_few_rows_as_text_at_a_time(target: Target, monk
     assert (again.written, again.unchanged) == (0, 30)
 
 
-def test_of_several_rows_of_a_key_in_a_batch_the_last_counts_however_many_there_are(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_of_several_rows_of_a_key_counts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_publisher, "ROWS_AT_ONCE", 3)
     names = [f"d{number}" for number in range(4)]
     first, second = (
@@ -716,9 +714,7 @@ def settled(target: Target, batch: int, *rows: pa.RecordBatch, of: Target | None
     return outcome
 
 
-def test_a_row_that_is_not_looked_at_leaves_what_one_that_is_leaves(
-    target: Target, redis_server: Redis, prefix: str
-) -> None:
+def test_rows_that_are_not_compared_leave_the_same(target: Target, redis_server: Redis, prefix: str) -> None:
     other = Target(redis_server, f"{prefix}-other")
     chance = random.Random(3)
 

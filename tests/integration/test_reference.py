@@ -239,9 +239,7 @@ def test_refused_data_leaves_the_last_good_snapshot(spark: SparkSession, devices
     assert database.reason_of(why) == database.INVALID
 
 
-def test_a_table_that_has_lost_more_rows_than_it_may_is_refused(
-    spark: SparkSession, devices: Devices, folder: Path
-) -> None:
+def test_a_table_that_has_lost_too_many_rows_is_refused(spark: SparkSession, devices: Devices, folder: Path) -> None:
     devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(10)])
     snapshots.load(spark, devices.settings(), folder)
     devices.hold(*[(f"d{n}", "pump", "leeds", None) for n in range(8)])
@@ -271,9 +269,7 @@ def test_what_has_not_changed_is_not_held_against_the_expectations_again(
     assert asked == [2, 3]
 
 
-def test_data_that_lacks_a_running_query_s_column_is_refused(
-    spark: SparkSession, devices: Devices, folder: Path
-) -> None:
+def test_data_without_a_column_of_the_query_is_refused(spark: SparkSession, devices: Devices, folder: Path) -> None:
     good = snapshots.load(spark, devices.settings(), folder)
     narrow = devices.settings(query="select device_id, site from devices")
     with pytest.raises(ReferenceDataError, match="has no column 'type'; it has device, site"):
@@ -300,9 +296,7 @@ def test_a_database_that_is_away_at_the_start_is_stood_in_for_aloud(
         snapshots.load_or_keep(spark, away, folder, require=["floor"])
 
 
-def test_a_restart_within_refresh_asks_the_database_only_when_the_question_is_another_one(
-    spark: SparkSession, devices: Devices, folder: Path
-) -> None:
+def test_a_restart_within_refresh_asks_only_another_query(spark: SparkSession, devices: Devices, folder: Path) -> None:
     settings = devices.settings(max_shrink=1.0)
     good = snapshots.load(spark, settings, folder)
     devices.hold(("pump-3", "pump", "cork", None))
@@ -465,9 +459,7 @@ def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: 
 
 
 @pytest.mark.integration
-def test_a_database_that_hangs_is_given_up_and_asked_again_when_it_wakes(
-    spark: SparkSession, postgres: Postgres
-) -> None:
+def test_a_database_that_hangs_is_given_up_and_asked_again(spark: SparkSession, postgres: Postgres) -> None:
     settings = asking(postgres, timeout="1 s")
     postgres.pause()
     try:

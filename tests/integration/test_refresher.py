@@ -103,9 +103,7 @@ def sites(of: Refresher) -> dict[str, str]:
     ],
     ids=["away", "no table", "bad rows", "half the rows gone"],
 )
-def test_the_last_good_snapshot_serves_on_and_a_mended_database_is_believed_again(
-    world: World, reason: str, trouble: Callable[[World], object]
-) -> None:
+def test_the_last_good_snapshot_serves_on(world: World, reason: str, trouble: Callable[[World], object]) -> None:
     running = world.refresher()
     first = running.current_snapshot.snapshot
     running.begin()

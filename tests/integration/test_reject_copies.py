@@ -139,9 +139,7 @@ def test_records_beside_one_that_nobody_can_decompress_are_copied(broker_server:
     assert len(world.copied()) == 5
 
 
-def test_what_is_too_large_for_the_rejects_topic_is_cut_down_and_never_sent_for_ever(
-    broker_server: Broker, prefix: str
-) -> None:
+def test_a_record_too_large_for_the_rejects_topic_is_cut_down(broker_server: Broker, prefix: str) -> None:
     world = World(broker_server, prefix)
     large = b"x" * (2 * LIMIT)
     trace = [("trace", b"1")]
@@ -230,9 +228,7 @@ def test_a_transaction_that_never_ended_holds_up_no_reject(broker_server: Broker
     open_.abort_transaction(20)
 
 
-def test_memory_does_not_grow_with_what_is_copied(
-    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_take_bounded_memory(broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_QUEUE_KIB", 8 << 10)
     monkeypatch.setattr(delivery, "_LARGEST", 4 << 20)
     world = World(broker_server, prefix, limit=4_000_000)
@@ -275,9 +271,7 @@ def test_what_waits_for_the_broker_is_bounded_in_bytes(monkeypatch: pytest.Monke
     assert len(taken) <= 8
 
 
-def test_nothing_is_sent_of_a_batch_whose_records_cannot_be_read(
-    broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_records_send_nothing(broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "_SILENCE_S", 0.5)
     world = World(broker_server, prefix)
     with pytest.raises(SourceError):

@@ -254,9 +254,7 @@ def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monke
     assert [sent for sent, _ in world.sent()] == [place]
 
 
-def test_many_rejects_are_sent_only_by_who_says_so_and_as_fast_as_that_one_says(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rejects_need_an_option_and_keep_its_rate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reject_commands, "UNASKED", 3)
     places = [world.reject(reading("d1", 1e9), "out_of_range") for _ in range(4)]
     asked = ["rejects", "replay", "--force", "--config", str(world.config), "--reason", "out_of_range"]

@@ -26,9 +26,7 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
         yield server
 
 
-def test_open_files_sockets_and_threads_are_counted_and_end_the_service_near_their_limit(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_files_sockets_and_threads_near_their_limit_end_the_service(spark: SparkSession, tmp_path: Path) -> None:
     metrics = Metrics()
     resources = ProcessResources(spark, metrics.process)
 
@@ -69,9 +67,7 @@ def test_open_files_sockets_and_threads_are_counted_and_end_the_service_near_the
     assert value("jvm_direct_bytes", owner="java") > 0
 
 
-def test_memory_disk_and_redis_are_measured_and_a_redis_that_is_away_hides_nothing_else(
-    spark: SparkSession, redis: Redis, tmp_path: Path
-) -> None:
+def test_a_redis_that_is_away_hides_no_other_limit(spark: SparkSession, redis: Redis, tmp_path: Path) -> None:
     metrics = Metrics()
     section = {"url": redis.url, "timeout": "1 s"}
     settings = make_settings(tmp_path, redis=section, service={"checkpoint": str(tmp_path / "none" / "yet")})

@@ -103,9 +103,7 @@ def test_a_new_checkpoint_gets_a_manifest_and_keeps_what_it_says(spark: SparkSes
         resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
 
 
-def test_without_a_setting_a_checkpoint_has_a_bucket_for_each_partition_and_keeps_their_number(
-    spark: SparkSession, world: World
-) -> None:
+def test_a_checkpoint_has_a_bucket_for_each_partition_and_keeps_them(spark: SparkSession, world: World) -> None:
     del world.document["sessions"]
     settings, partitions = world.settings(), spark.conf.get("spark.sql.shuffle.partitions") or "1"
     try:
@@ -246,9 +244,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
 
 
 @pytest.mark.usefixtures("shared_spark")
-def test_the_command_names_what_is_damaged_and_its_status_says_so(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_names_the_damage(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world.batch(0, 1, 1)
     (world.folder / "offsets/0").write_text("v1\n{")
     config = tmp_path / "tidemark.toml"

@@ -111,9 +111,7 @@ def test_records_that_nobody_can_read_are_named_and_skipped_and_nothing_else(
 
 @pytest.mark.hostile
 @pytest.mark.timeout(1200)
-def test_large_records_that_kill_together_are_read_one_at_a_time(
-    world: DaemonWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_large_records_are_read_one_at_a_time(world: DaemonWorld, capsys: pytest.CaptureFixture[str]) -> None:
     """Each of them can be read, but not as many as the client decompresses in one poll: nothing is to be skipped."""
     many, size = 150, 15 << 20
     world.send(10)
@@ -150,9 +148,7 @@ def begun(world: DaemonWorld, committed: int, planned: int) -> Path:
     return folder
 
 
-def test_the_command_takes_only_offsets_that_are_still_to_be_read(
-    world: DaemonWorld, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_unread_offsets_can_be_skipped(world: DaemonWorld, capsys: pytest.CaptureFixture[str]) -> None:
     world.send(40)
     folder = begun(world, 5, 10)
 

@@ -220,9 +220,7 @@ def test_only_the_keys_that_a_predicate_allows_are_read(ask: Ask, read: dict[str
         ("describe windows", 21),
     ],
 )
-def test_an_answer_does_not_depend_on_what_was_left_unread(
-    ask: Ask, monkeypatch: pytest.MonkeyPatch, text: str, rows: int
-) -> None:
+def test_what_is_left_unread_changes_no_answer(ask: Ask, monkeypatch: pytest.MonkeyPatch, text: str, rows: int) -> None:
     answer = ask(text)
     assert len(answer) == rows
     whole = question.statement.Bounds()
@@ -287,9 +285,7 @@ def test_a_question_that_cannot_be_answered_says_why(ask: Ask, text: str, part: 
     assert part in str(caught.value)
 
 
-def test_an_error_names_the_columns_of_the_tables_of_the_question_alone(
-    ask: Ask, values: Values, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_names_the_columns_of_its_tables(ask: Ask, values: Values, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(QuestionError) as caught:
         ask("select colour from windows")
     assert "sessions has" not in str(caught.value)
@@ -334,9 +330,7 @@ def test_tables_are_listed_while_redis_is_away(values: Values) -> None:
     assert len(question.answer(other, "show tables").to_pylist()) == 5
 
 
-def test_a_row_that_does_not_fit_80_columns_has_a_line_for_each_field(
-    values: Values, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wide_row_has_a_line_for_each_field(values: Values, capsys: pytest.CaptureFixture[str]) -> None:
     where = f"where key = 'pump-07' and view = 'device_1m' and start >= {START} order by start"
     assert main(["sql", "--config", str(values.config), f"select key, mean from windows {where}"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == ["key      mean", "pump-07  7.5"]
@@ -469,9 +463,7 @@ def test_without_an_outlet_of_files_there_is_no_history(values: Values) -> None:
         question.answer(values.settings, "select * from history")
 
 
-def test_windows_of_local_days_are_asked_for_by_their_times_and_have_their_local_start(
-    redis_server: Redis, prefix: str, tmp_path: Path
-) -> None:
+def test_local_days_are_asked_for_by_their_times(redis_server: Redis, prefix: str, tmp_path: Path) -> None:
     made = Values(redis_server, prefix, tmp_path)
     day = {"name": "day", "by": ["device"], "window": "1 d", "time_zone": "Asia/Kathmandu", "measures": ["temperature"]}
     made.settings = settings.parse({**made.document, "views": [day]})

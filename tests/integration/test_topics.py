@@ -193,9 +193,7 @@ def test_a_topic_comes_although_a_batch_is_repeated(world: Changing, batch: int)
 
 
 @pytest.mark.parametrize("step", [1, 3, *(pytest.param(step, marks=pytest.mark.thorough) for step in (2, 4, 5))])
-def test_a_start_that_is_killed_at_any_step_is_repeated(
-    world: Changing, monkeypatch: pytest.MonkeyPatch, step: int
-) -> None:
+def test_a_start_killed_at_any_step_is_repeated(world: Changing, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     world.put("main", "a", 0)
     world.put("b", "b", 0)
     world.start("main", "b")

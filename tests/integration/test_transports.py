@@ -200,9 +200,7 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
             assert admin.dbsize() == 1
 
 
-def test_a_redis_cluster_over_tls_lets_each_user_do_what_it_is_for(
-    tmp_path: Path, secret: Path, authority: Authority
-) -> None:
+def test_a_redis_cluster_over_tls_keeps_users_apart(tmp_path: Path, secret: Path, authority: Authority) -> None:
     users = (DEPLOY / "redis-users.conf").read_text()
     password = hashlib.sha256(AWKWARD.encode()).hexdigest()
     (tmp_path / "users.conf").write_text(users.replace("0" * 64, password))

@@ -170,9 +170,7 @@ def names(settings: Settings) -> list[tuple[str, int | None]]:
     return [(view.name, view.complete_from("temperature")) for view in settings.views]
 
 
-def test_a_batch_is_repeated_with_the_views_that_it_had_and_the_next_one_has_others(
-    redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_a_batch_is_repeated_with_the_views_that_it_had(redis_server: Redis, tmp_path: Path, prefix: str) -> None:
     document = make_document(tmp_path, redis={"url": redis_server.url, "prefix": prefix})
     one, two = {"name": "one", "window": "1 m"}, {"name": "two", "window": "1 m"}
     before, after = (parse({**document, "views": views}) for views in ([one], [one | {"by": ["device"]}, two]))
@@ -199,9 +197,7 @@ def test_a_batch_is_repeated_with_the_views_that_it_had_and_the_next_one_has_oth
     assert names(changes(after).open(Position(1, {}, is_repeated=True), after)) == [("one", None)]
 
 
-def test_a_checkpoint_of_an_earlier_version_has_what_the_prefix_shows(
-    redis_server: Redis, tmp_path: Path, prefix: str
-) -> None:
+def test_an_earlier_checkpoint_has_the_views_of_the_prefix(redis_server: Redis, tmp_path: Path, prefix: str) -> None:
     document = make_document(tmp_path, redis={"url": redis_server.url, "prefix": prefix})
     one, two = {"name": "one", "window": "1 m"}, {"name": "two", "window": "1 m"}
     old, new = parse({**document, "views": [one]}), parse({**document, "views": [one, two]})

@@ -208,9 +208,7 @@ def test_hadoop_reads_the_same_folder_by_path_and_by_url(spark: SparkSession, co
     assert list(Files(spark, str(copy / "nowhere")).walk()) == []
 
 
-def test_what_the_documents_allow_to_change_changes_on_a_running_checkpoint(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_documented_changes_work_on_a_running_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     known = spark.createDataFrame([("a", "pump", "leeds")], "device string, type string, site string")
     first = make_settings(tmp_path)
     second = make_settings(

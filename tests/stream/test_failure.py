@@ -124,9 +124,7 @@ def test_an_unforeseen_error_of_a_task_is_no_damaged_checkpoint(spark: SparkSess
     assert starts.counts(error), "records may have caused it"
 
 
-def test_an_error_in_foreach_batch_is_not_blamed_on_the_plan_that_its_report_shows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_an_error_in_foreach_batch_does_not_accuse_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     def fail(_rows: DataFrame, _number: int) -> None:
         what = "no such thing"
         raise KeyError(what)

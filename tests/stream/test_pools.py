@@ -13,9 +13,7 @@ from tests.stream.records import make_settings
 POOL = "spark.scheduler.pool"
 
 
-def test_a_query_and_the_threads_beside_it_run_in_the_pool_of_their_pipeline(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_query_and_its_threads_run_in_the_pool_of_their_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     pools: dict[str, list[str | None]] = {}
 
     def serve(name: str) -> None:

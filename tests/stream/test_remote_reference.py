@@ -67,9 +67,7 @@ def test_a_task_without_a_snapshot_ends_with_a_sentence(spark, remote) -> None:
         in_tasks(spark, in_use(remote, ["site"]), "")
 
 
-def test_another_process_goes_on_with_the_last_good_snapshot_and_that_of_the_last_batch(
-    spark, remote, tmp_path
-) -> None:
+def test_another_process_goes_on_with_the_snapshots_of_before(spark, remote, tmp_path) -> None:
     first = snapshots.store(remote, table("leeds", "a"))
     current = CurrentSnapshot(remote, ["site"])
     current.before_batch()

@@ -58,9 +58,7 @@ def log(settings: Settings, caplog: pytest.LogCaptureFixture) -> ActivityLog:
     return ActivityLog(settings)
 
 
-def test_a_start_names_what_is_read_from_where_and_what_is_published_to_where(
-    log: ActivityLog, settings: Settings, caplog: Any
-) -> None:
+def test_a_start_names_its_sources_and_its_places(log: ActivityLog, settings: Settings, caplog: Any) -> None:
     log.query_starts(7, None, settings.views)
     assert messages(caplog) == [
         "Reading JSON records of the topics readings, more from Kafka at kafka:9092, from the earliest offsets (the checkpoint "
@@ -73,9 +71,7 @@ def test_a_start_names_what_is_read_from_where_and_what_is_published_to_where(
     ]
 
 
-def test_the_first_batch_and_the_begin_of_rejects_are_logged_once(
-    log: ActivityLog, caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_batch_is_logged_once(log: ActivityLog, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = Clock(monkeypatch)
     log.batch(report(0, 1_200, undecodable=100, no_time=76))
     first, undecodable, no_time = messages(caplog)

@@ -60,9 +60,7 @@ def outcome(value: bytes, limit: int = LIMIT) -> list[bytes] | str | None:
         (b"\xff[{}]", "undecodable: is neither an array of readings nor an object"),
     ],
 )
-def test_an_array_is_cut_into_its_elements_or_says_what_is_wrong(
-    value: bytes, expected: list[bytes] | int | str | None
-) -> None:
+def test_an_array_is_cut_or_the_fault_is_named(value: bytes, expected: list[bytes] | int | str | None) -> None:
     for each in (value, gzip.compress(value, mtime=0)):
         found = outcome(each)
         assert (len(found) if isinstance(expected, int) and isinstance(found, list) else found) == expected

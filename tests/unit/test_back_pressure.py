@@ -250,7 +250,7 @@ batches of two and four times as many records followed."""
 
 
 @pytest.mark.parametrize("measured", _OF_A_MILLION_DEVICES)
-def test_after_a_batch_that_was_slow_by_itself_the_next_ones_do_not_become_large(
+def test_one_slow_batch_does_not_make_the_next_ones_large(
     measured: list[tuple[int, float]],
 ) -> None:
     limit = new()

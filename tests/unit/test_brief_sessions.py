@@ -35,9 +35,7 @@ def test_a_manifest_on_this_machine_is_shown_without_pyspark(tmp_path: Path) -> 
         assert f"'{module}'" not in ended.stderr
 
 
-def test_a_checkpoint_without_a_manifest_says_what_writes_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_needs_a_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "tidemark.toml"
     config.write_text(GOOD)
     assert main(["checkpoint", "show", "--config", str(config)]) == CheckpointError.status

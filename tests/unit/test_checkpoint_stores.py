@@ -28,9 +28,7 @@ def test_the_settings_for_local_files_are_those_that_another_store_replaces() ->
     assert session.conf()[files.MANAGER].endswith(".FileSystemBasedCheckpointFileManager")
 
 
-def test_jars_for_s3_are_on_the_class_path_if_they_were_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_jars_for_s3_are_on_the_class_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     for group in ("spark", "s3"):
         (tmp_path / group).mkdir()

@@ -139,9 +139,7 @@ def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err.startswith("tidemark: no service answers at 127.0.0.1:")
 
 
-def test_dashboard_takes_redis_and_the_service_from_the_settings_and_further_options_from_the_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dashboard_takes_settings_and_further_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "tidemark.toml"
     path.write_text(f'{GOOD}prefix = "fleet"\n[metrics]\naddress = "0.0.0.0"\nport = 9411\n')
     *options, rejects = dashboard.options(settings.load(path), path)

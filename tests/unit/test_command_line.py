@@ -36,9 +36,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("words", list(commands()), ids=" ".join)
-def test_help_of_every_command_has_one_example_of_it(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_of_every_command_has_an_example(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.count("Example:") == 1
@@ -246,9 +244,7 @@ def test_no_bar_is_shown_where_standard_error_is_no_terminal(capsys: pytest.Capt
     assert capsys.readouterr().err == ""
 
 
-def test_the_list_of_commands_is_grouped_and_nothing_is_cut_at_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     text = capsys.readouterr().out

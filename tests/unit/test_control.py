@@ -115,9 +115,7 @@ def test_the_place_is_of_the_user_and_the_port(monkeypatch: pytest.MonkeyPatch, 
     assert place(9400) == tmp_path / f"tidemark-{os.getuid()}-9400.sock"
 
 
-def test_query_stops_starts_awaits_and_lists(
-    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_query_stops_starts_and_lists(served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port = f"\n[metrics]\nport = {served.server.port}\n"
     config = ["--config", str(write(tmp_path, "one", more=port))]
     assert main(["query", "stop", "two", *config]) == 0

@@ -180,9 +180,7 @@ DRIVER = {"id": "driver-1", "state": "RUNNING", "worker": "worker-1", "starttime
 ALIVE = {"url": MASTER, "status": "ALIVE", "aliveworkers": 1, "activedrivers": [DRIVER], "completeddrivers": []}
 
 
-def test_the_status_of_drivers_is_that_of_the_masters_page_and_no_proxy_is_asked(
-    scripts: Scripts, pages: _Pages
-) -> None:
+def test_the_status_of_drivers_comes_from_the_masters_page(scripts: Scripts, pages: _Pages) -> None:
     pages.document = ALIVE
     proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
     done = scripts.run("deploy/driver", "status", f"{pages.url}/", **proxies)
@@ -202,9 +200,7 @@ def test_the_status_of_drivers_is_that_of_the_masters_page_and_no_proxy_is_asked
         ({**ALIVE, "activedrivers": None}, "not the page of a master"),
     ],
 )
-def test_another_page_than_a_masters_is_an_error_with_its_remedy(
-    scripts: Scripts, pages: _Pages, document: object, what: str
-) -> None:
+def test_a_page_of_no_master_is_an_error(scripts: Scripts, pages: _Pages, document: object, what: str) -> None:
     pages.document = document
     done = scripts.run("deploy/driver", "status", pages.url)
     assert (done.returncode, done.stdout) == (1, "")

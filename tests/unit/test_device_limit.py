@@ -44,9 +44,7 @@ def test_without_a_limit_everybody_is_admitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000])
-def test_the_devices_of_a_list_are_known_and_no_others(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_listed_devices_are_known(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"d\u00e9vice {number}" for number in range(count)]
     np.sort(device_limit.hashes(pa.array(names, pa.string()))).tofile(tmp_path / "list")
     monkeypatch.setattr(SparkFiles, "get", lambda _: str(tmp_path / "list"))
@@ -56,9 +54,7 @@ def test_the_devices_of_a_list_are_known_and_no_others(
     device_limit._lists.clear()
 
 
-def test_a_worker_keeps_the_newest_list_of_each_of_two_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_keeps_the_newest_list_of_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def place(name: str) -> str:

@@ -65,9 +65,7 @@ def test_a_file_that_is_missing_or_cannot_be_read_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("number", "family"), [(errno.ENOSPC, SetupError), (errno.EDQUOT, SetupError), (errno.EACCES, CheckpointError)]
 )
-def test_a_write_that_fails_is_named_and_a_full_disk_is_a_fault_of_the_machine(
-    tmp_path: Path, number: int, family: type[Exception]
-) -> None:
+def test_a_write_that_fails_is_named(tmp_path: Path, number: int, family: type[Exception]) -> None:
     class Failing(Local):
         def replace(self, name: str, content: bytes, *, is_synced: bool = False) -> None:
             raise OSError(
@@ -89,9 +87,7 @@ def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     assert FILE.read(folder) == Content({})
 
 
-def test_a_document_and_its_name_are_on_the_disk_unless_it_is_written_with_each_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_is_synced_unless_each_batch_writes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[tuple[str, bool]] = []
     fsync = os.fsync
 

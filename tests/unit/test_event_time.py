@@ -48,9 +48,7 @@ def test_old_entries_go(tmp_path: Path) -> None:
     assert sorted(map(int, Local(tmp_path).names("event_time"))) == list(range(3, KEPT + 3))
 
 
-def test_only_a_batch_as_large_as_allowed_leaves_records_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_full_batch_leaves_records_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 200), 1: (0, 0), 2: (0, 1)}})
     log = Log(Local(tmp_path))
     assert log.unread(KAFKA, micro_batch(3, 97)) == frozenset()
@@ -70,9 +68,7 @@ def test_a_replay_is_told_the_same_unread_partitions(tmp_path: Path, monkeypatch
         Log(Local(tmp_path)).unread(KAFKA, micro_batch(4, 100))
 
 
-def test_the_first_batch_of_a_query_has_the_limit_that_it_may_have_been_planned_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_batch_has_the_limit_of_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_time, "edges_now", lambda _: {"readings": {0: (0, 200), 1: (0, 0)}})
     log = Log(Local(tmp_path))
     assert log.limit(0, 70) == 70

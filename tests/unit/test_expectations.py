@@ -119,9 +119,7 @@ def test_an_expectation_that_cannot_be_evaluated_is_a_failure(tmp_path: Path) ->
         ("site", "not an object"),
     ],
 )
-def test_an_expectation_that_does_not_exist_is_no_expectation_that_holds(
-    tmp_path: Path, item: object, named: str
-) -> None:
+def test_an_unknown_expectation_does_not_hold(tmp_path: Path, item: object, named: str) -> None:
     suite = written(tmp_path, expect("table_row_count_to_be_between", min_value=1), item)
     with pytest.raises(SchemaError) as caught:
         expectations.validate(devices("a"), reference(suite))

@@ -473,9 +473,7 @@ def whole() -> Iterable[Entry]:
     yield verdict()
 
 
-def test_the_checker_reads_a_file_and_says_the_first_violation(
-    tmp_path: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_checker_names_the_first_violation_of_a_file(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for extra, status, text in (
         ([], 0, "row U, seed 7: 0 violations"),
         ([feed([0, 31, 2])], 1, "the first"),

@@ -215,9 +215,7 @@ def test_an_answer_that_never_ends_has_its_time() -> None:
         assert time.monotonic() - began < 20
 
 
-def test_an_id_whose_answer_is_too_large_to_tell_the_id_is_unusable_and_others_are_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_with_too_large_an_answer_is_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MAX_BYTES", 100_000)
     counted: list[str] = []
     with Registry() as ours:

@@ -82,9 +82,7 @@ def test_the_last_stage_runs_as_the_user_of_the_manifests() -> None:
 
 
 @pytest.mark.parametrize(("given", "runs"), [("size=1m", False), ("size=1m,exec", True), (None, True)])
-def test_a_folder_in_memory_runs_a_program_only_if_its_options_say_so(
-    given: str | None, runs: bool, tmp_path: Path
-) -> None:
+def test_a_folder_in_memory_runs_programs_only_with_exec(given: str | None, runs: bool, tmp_path: Path) -> None:
     """As Docker mounts it. None are the compose file's options."""
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("mounts need root and unshare")

@@ -72,9 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in (folder / "spark").iterdir()}
 
 
-def test_jars_come_from_a_repository_by_their_coordinates_and_are_not_fetched_twice(
-    maven: Maven, tmp_path: Path
-) -> None:
+def test_jars_come_from_a_repository_once(maven: Maven, tmp_path: Path) -> None:
     first = repository.fetch("spark", tmp_path, repository=maven.url + "/")
     assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
     assert (first.jars, first.before) == (2, 0)
@@ -90,9 +88,7 @@ def test_a_jar_that_was_damaged_is_fetched_again(maven: Maven, tmp_path: Path) -
     assert contents(tmp_path)["two-1.0.jar"] == TWO
 
 
-def test_another_file_than_the_lock_s_gets_no_name_and_the_error_has_both_checksums(
-    maven: Maven, tmp_path: Path
-) -> None:
+def test_a_file_of_another_checksum_is_refused(maven: Maven, tmp_path: Path) -> None:
     maven.files[f"/maven/{LOCKED[1].path}"] = b"something else"
     other = hashlib.sha256(b"something else").hexdigest()
     with pytest.raises(SetupError, match=rf"two-1.0.jar: the file has the SHA-256 {other}.*{LOCKED[1].sha256}.*mirror"):
@@ -137,9 +133,7 @@ def test_a_login_in_the_address_is_sent_and_never_printed(maven: Maven, tmp_path
     assert "pass" not in str(refused.value).replace("pass%20word", "pass")
 
 
-def test_maven_s_own_repository_is_used_if_it_has_the_file_and_passed_over_if_it_has_another(
-    maven: Maven, home: Path, tmp_path: Path
-) -> None:
+def test_only_a_right_file_of_maven_s_own_repository_is_used(maven: Maven, home: Path, tmp_path: Path) -> None:
     for each, content in zip(LOCKED, (ONE, b"damaged"), strict=True):
         file = home / ".m2" / "repository" / each.path
         file.parent.mkdir(parents=True)
@@ -150,9 +144,7 @@ def test_maven_s_own_repository_is_used_if_it_has_the_file_and_passed_over_if_it
 
 
 @pytest.mark.parametrize("place", ["spark/{name}", "{name}", "{path}"])
-def test_a_folder_without_a_network_may_be_flat_grouped_or_a_maven_repository(
-    place: str, maven: Maven, tmp_path: Path
-) -> None:
+def test_an_offline_folder_may_be_flat_grouped_or_of_maven(place: str, maven: Maven, tmp_path: Path) -> None:
     for each, content in zip(LOCKED, (ONE, TWO), strict=True):
         file = tmp_path / "usb" / place.format(name=each.name, path=each.path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -207,9 +199,7 @@ def test_the_command_fetches_into_the_folder_that_tidemark_jars_names(
     assert "has no scheme of http" in capsys.readouterr().err
 
 
-def test_a_folder_may_have_another_version_of_a_jar_and_more_jars_but_none_may_be_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_may_be_there_and_none_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     (tmp_path / "spark").mkdir()
     for name in ("one-1.1.jar", "driver-of-another-database-2.0.jar"):
@@ -241,9 +231,7 @@ def test_fetching_removes_other_versions_of_its_jars_and_no_other_jars(
     assert "one-0.9.jar" not in class_path
 
 
-def test_another_pyspark_or_a_module_of_another_spark_is_refused_with_the_tested_pair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_pyspark_or_module_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     connector = Jar("spark", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3", "")
     monkeypatch.setattr(jars, "locked", lambda _group: [connector])

@@ -33,9 +33,7 @@ def test_records_that_would_be_decoded_are_ok(tmp_path: Path) -> None:
         ("", "has no record"),
     ],
 )
-def test_a_record_that_would_be_rejected_is_a_failure_that_names_the_field(
-    tmp_path: Path, text: str, problem: str
-) -> None:
+def test_a_sample_that_would_be_rejected_names_its_field(tmp_path: Path, text: str, problem: str) -> None:
     assert lines(tmp_path, text)[0].startswith(f"FAIL FILE: {problem}")
 
 

@@ -66,9 +66,7 @@ def test_a_late_reading_that_is_in_values_is_not_admitted_again_when_max_delay_w
     assert one.place in log.refused
 
 
-def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readings_of_too_many_devices_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rejects = [reject(1, "too_many_devices"), reject(2, "duplicate"), reject(3, "bad_json")]
     monkeypatch.setattr(reject_log, "read", lambda *_, **__: iter(rejects))
     settings, files = make_settings(tmp_path), Local(tmp_path)
@@ -77,9 +75,7 @@ def test_readings_of_too_many_devices_are_left_out_if_the_limit_was_ever_reached
     assert late.refused(settings, {}, NONE, has_refused=device_limit.was_reached(files)).keys() == {place(1), place(2)}
 
 
-def test_a_reject_that_was_sent_again_is_left_out_with_and_without_corrections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reject_that_was_sent_again_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that a killed run has perhaps sent, and one whose reject Kafka has deleted."""
     rejects = [reject(n, "out_of_range") for n in range(5)] + [reject(9, "late")]
     monkeypatch.setattr(reject_log, "read", lambda *_, **__: iter(rejects))

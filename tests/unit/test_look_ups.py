@@ -54,9 +54,7 @@ def runs(*tasks: Sequence[int]) -> tuple[list[str], list[int]]:
         (([5], range(10, 10_000), [7]), 3, 1 + IDS_AT_ONCE),
     ],
 )
-def test_a_batch_runs_once_more_for_each_task_with_new_ids_and_once_for_one_with_too_many(
-    tasks: Sequence[Sequence[int]], count: int, looked_up: int
-) -> None:
+def test_a_batch_runs_again_for_each_new_id(tasks: Sequence[Sequence[int]], count: int, looked_up: int) -> None:
     refused, ids = runs(*tasks)
     assert (len(refused), len(ids)) == (count, looked_up)
 

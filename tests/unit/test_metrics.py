@@ -77,7 +77,7 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     assert scraped.value("build_info", version=version("tidemark-service"), spark=version("pyspark")) == 1
 
 
-def test_sessions_that_silence_closes_are_counted_and_input_is_silent_until_a_batch_has_records(
+def test_input_is_silent_until_a_batch_has_records(
     scraped: Scraped,
 ) -> None:
     for closed in (2, 1):

@@ -98,9 +98,7 @@ def cut(record: Any, path: str, limit: int = LIMIT) -> list[Any] | str | None:
         ("values", b'{"values":[{"t":"]}\\""}]}', [{"t": ']}"', "^": {}}]),
     ],
 )
-def test_a_record_is_cut_at_the_path_and_each_reading_has_the_fields_around_it(
-    path: str, record: Any, expected: Any
-) -> None:
+def test_readings_of_a_path_have_the_fields_around_it(path: str, record: Any, expected: Any) -> None:
     found = cut(record, path)
     assert (len(found or ()) if isinstance(expected, int) else found) == expected
 

@@ -61,9 +61,7 @@ def notification(receiver: str, runbook: str, summary: str) -> dict[str, object]
         ("page", "deploy/runbook.md#tidemarkstuck", "<no value> is stuck", "the summary is"),
     ],
 )
-def test_a_notification_needs_its_receiver_its_link_and_a_summary(
-    receiver: str, runbook: str, summary: str, wrong: str
-) -> None:
+def test_a_notification_has_all_its_parts(receiver: str, runbook: str, summary: str, wrong: str) -> None:
     webhook = Receiver()
     webhook._keep(notification(receiver, runbook, summary))
     [notified] = webhook.of("a", "TidemarkStuck")

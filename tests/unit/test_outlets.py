@@ -173,9 +173,7 @@ def test_the_outbox_keeps_entries_in_order_and_removes_those_of_uncommitted_batc
     assert not outbox.entries(10, NONE)
 
 
-def test_an_entry_that_comes_again_has_the_time_of_its_first_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeated_entry_has_the_time_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for epoch, now_ms in ((1, 5_000), (1, 70_000), (2, 200_000)):
         monkeypatch.setattr(clock, "now_ms", lambda now_ms=now_ms: now_ms)
         outbox = Outbox(Local(tmp_path))
@@ -318,9 +316,7 @@ def test_a_view_of_an_entry_is_read_as_it_was_written_also_by_earlier_versions()
             EntryView.parse(damaged)
 
 
-def test_a_batch_is_in_the_outlet_when_its_publication_returns_and_the_outbox_is_empty(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_a_batch_is_in_the_outlet_when_its_publication_returns(begin: Begin, tmp_path: Path) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
@@ -379,9 +375,7 @@ def test_a_row_that_an_outlet_refuses_is_set_aside_and_the_others_go_on(
     assert again.progress()["files"].refused == 0
 
 
-def test_an_outlet_that_refuses_more_than_some_rows_is_away_and_nothing_is_set_aside(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outlet_that_refuses_many_is_away(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.outlets.delivery.MOST_REFUSED", 1)
     memory = Refusing("bad", "worse")
     made = begin(memory)
@@ -474,9 +468,7 @@ def finals_of(*payloads: bytes) -> Changes:
     return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
 
 
-def test_a_window_that_leaves_before_it_is_final_has_revisions_of_the_state_and_says_that_it_is_settled(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_a_settled_window_has_revisions_of_the_state(begin: Begin, tmp_path: Path) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
 
@@ -504,9 +496,7 @@ def test_a_window_that_leaves_before_it_is_final_has_revisions_of_the_state_and_
     assert {key[2] for key in made._silence.known} == {"b"}, "a is final"
 
 
-def test_what_silence_has_closed_leaves_again_only_changed_and_with_a_larger_revision(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_what_silence_has_closed_leaves_again_only_changed(begin: Begin, tmp_path: Path) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a", "b")).windows])
@@ -546,9 +536,7 @@ def test_a_revision_stays_in_an_entry_of_buckets_whose_windows_have_other_column
     assert memory.values[1:] == [("a", 3, 1, "watermark"), ("b", 2, 0, "watermark")]
 
 
-def test_an_entry_of_a_silence_that_its_process_did_not_note_comes_again_and_leaves_once(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unnoted_silence_leaves_once(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     with monkeypatch.context() as patch:
@@ -565,9 +553,7 @@ def test_an_entry_of_a_silence_that_its_process_did_not_note_comes_again_and_lea
     assert memory.keys == ["b", "c", "a"]
 
 
-def test_an_entry_of_a_silence_whose_file_could_not_be_written_is_removed(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silence_whose_file_was_not_written_is_removed(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     memory.is_away = True
     made = begin(memory)
@@ -590,9 +576,7 @@ def test_an_entry_of_a_silence_whose_file_could_not_be_written_is_removed(
     assert memory.keys == ["a", "b"]
 
 
-def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silence_that_waits_keeps_its_views_and_its_age(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     memory.is_away = True
     monkeypatch.setattr(clock, "now_ms", lambda: 5_000)
@@ -607,9 +591,7 @@ def test_the_entry_of_a_silence_that_waits_keeps_its_views_and_its_age(
     assert memory.keys == ["a"]
 
 
-def test_an_entry_that_version_0_3_0_has_in_the_file_of_silences_alone_leaves_once_with_its_views(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_a_silence_of_version_0_3_0_leaves_once_with_its_views(begin: Begin, tmp_path: Path) -> None:
     memory, file = Memory(), tmp_path / "outlets" / "silence"
     entry = replace(Position.of(micro_batch(1, 4)), part=1)
     document = {
@@ -632,9 +614,7 @@ def test_an_entry_that_version_0_3_0_has_in_the_file_of_silences_alone_leaves_on
     assert (stored["known"], stored["payload"]) == (document["known"], "")
 
 
-def test_an_entry_that_version_0_3_0_has_in_the_outbox_too_keeps_its_age(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silence_of_0_3_0_keeps_its_age(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, file = Memory(), tmp_path / "outlets" / "silence"
     memory.is_away = True
     monkeypatch.setattr(clock, "now_ms", lambda: 5_000)
@@ -672,9 +652,7 @@ def test_only_windows_that_begin_when_their_measure_had_begun_are_whole(tmp_path
     assert whole(several, settings) is several
 
 
-def test_a_silence_forgets_windows_whose_view_or_measure_was_removed_and_no_sessions(
-    begin: Begin, tmp_path: Path
-) -> None:
+def test_a_silence_forgets_windows_of_removed_views(begin: Begin, tmp_path: Path) -> None:
     made = begin(Memory(), retry_for="30 s")
     made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
     made.close()
@@ -803,9 +781,7 @@ def test_corrected_values_leave_with_the_views_that_they_were_computed_with(begi
 
 
 @pytest.mark.usefixtures("looking")
-def test_corrected_values_leave_once_if_a_silence_follows_a_crash_that_left_their_file(
-    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_corrections_leave_once_after_a_crash(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory()
     made = begin(memory, retry_for="30 s")
     made.publish(micro_batch(1, 0), [])
@@ -874,9 +850,7 @@ def test_an_outlet_that_is_added_or_renamed_begins_with_what_becomes_final_after
     assert (two.keys, three.keys) == (["a", "i", "b"], ["b"])
 
 
-def test_an_outlet_that_is_added_after_a_silence_does_not_get_what_the_silence_has_closed(
-    term: Term, tmp_path: Path
-) -> None:
+def test_an_outlet_that_is_added_does_not_get_an_earlier_silence(term: Term, tmp_path: Path) -> None:
     one, two = Memory(), Memory()
     made = term(1, -1, one=one)
     made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])

@@ -33,7 +33,7 @@ def test_one_that_lives_is_not_gone_even_when_it_is_frozen(other: tuple[subproce
     assert not owner.is_gone(name)
 
 
-def test_one_that_was_killed_is_gone_before_and_after_its_parent_has_noticed(
+def test_a_killed_process_is_gone_also_as_a_zombie(
     other: tuple[subprocess.Popen[str], str],
 ) -> None:
     process, name = other

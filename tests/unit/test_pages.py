@@ -90,9 +90,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("said", ANSWERS.values(), ids=ANSWERS)
-def test_another_program_at_the_address_is_named_as_one(
-    said: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_program_is_named_as_one(said: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "tidemark.toml"
     with foreign(said) as port:
         text = f"127.0.0.1:{port} does not answer as a Tidemark service does. If another program holds the port"

@@ -300,9 +300,7 @@ def test_an_operator_stops_a_pipeline_starts_it_and_ends_its_pause(running: Pipe
     assert len(runs.begun) == 3
 
 
-def test_who_asks_right_after_a_command_sees_no_former_state(
-    running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_command_no_former_state_shows(running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     status, ended = running.monitor.status, list[object]()
     runs.wait(1)
     running.request(False)
@@ -327,9 +325,7 @@ def test_who_asks_right_after_a_command_sees_no_former_state(
     assert not ended, "it has not been shown as stopped in between"
 
 
-def test_the_end_takes_no_lock_of_metrics_which_a_signal_handler_may_have_interrupted(
-    running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_takes_no_lock_of_metrics(running: Pipeline, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs.wait(1).fail(CheckpointError("damaged"))
     until(lambda: running.monitor.status.state == "failed")
     shown = list[object]()
@@ -397,9 +393,7 @@ def test_status_is_of_all_or_of_one_and_names_those_there_are(shown: Shown) -> N
     assert shown.get("/other")[0] == 404
 
 
-def test_ready_are_all_that_nobody_has_stopped_and_healthy_is_the_process_while_one_is(
-    shown: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_is_healthy_while_one_pipeline_is(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = shown.monitors
     for part in ("lease", "batch"):
         one.metrics.ready(part)

@@ -55,9 +55,7 @@ def test_jars_are_for_every_user_of_the_host(tmp_path: Path) -> None:
     assert (modes, stat.S_IMODE((tmp_path / "jars" / "spark").stat().st_mode)) == ({0o644}, 0o755)
 
 
-def test_a_question_in_sql_has_bounded_memory_and_leaves_nothing_in_the_current_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_in_sql_has_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, spill = tmp_path / "here", tmp_path / "spill"
     here.mkdir()
     monkeypatch.chdir(here)

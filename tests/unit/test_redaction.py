@@ -54,9 +54,7 @@ JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required usernam
         ("sasl.oauthbearer.token.endpoint.url", "https://h/t?x=1&api_key=in-url", ["in-url"]),
     ],
 )
-def test_secrets_in_the_value_of_an_option_are_hidden_where_they_stand_alone(
-    name: str, value: str, secrets: list[str]
-) -> None:
+def test_secrets_in_the_value_of_an_option_are_hidden(name: str, value: str, secrets: list[str]) -> None:
     found = secrets_of(settings(kafka={"bootstrap": "b:1", "topics": ["t"], "options": {name: value}}))
     assert set(secrets) <= set(found)
     assert not {"fleet", "read", "3600", "proxy:3128", "https://h/t?x=1&api_key=in-url"} & set(found)

@@ -79,9 +79,7 @@ def test_a_batch_that_is_repeated_with_another_snapshot_takes_its_own_place(tmp_
     assert folder.sites("a", ("readings", 0, 9), ("readings", 0, 10)) == ["north", "west"]
 
 
-def test_snapshots_that_were_used_are_kept_and_no_more_than_so_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_snapshots_that_were_used_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT", 3)
     folder = Folder(tmp_path, a="s0")
     folder.current.note(batch(0, {}))

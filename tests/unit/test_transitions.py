@@ -239,9 +239,7 @@ def test_a_clock_that_is_ahead_leaves_when_redis_lists_it_and_when_it_no_longer_
 
 
 @pytest.mark.parametrize("listed", [({}, {"b": 1_002}), ({"b": 1_001}, {}), ({"b": 1_001}, {"c": 1_002})])
-def test_a_batch_whose_repeat_finds_another_list_of_clocks_loses_no_change(
-    service: Service, listed: tuple[dict[str, int], dict[str, int]]
-) -> None:
+def test_a_repeat_with_other_clocks_is_whole(service: Service, listed: tuple[dict[str, int], dict[str, int]]) -> None:
     first, again = listed
     service.batch(runs(("a", 1_000, "t")), 990, {})
     committed, state = service.committed, service.state

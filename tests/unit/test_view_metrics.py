@@ -45,9 +45,7 @@ def test_a_bucket_replaces_its_open_windows_and_the_others_keep_theirs(metrics: 
     assert [value(metrics, "open_windows", view=view) for view in ("device", "site")] == [7, 2]
 
 
-def test_the_age_of_the_newest_final_window_follows_the_watermark_and_then_the_silence(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_final_window_has_an_age(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = 100 * MINUTE_MS
     monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
     assert math.isnan(value(metrics, "final_window_age_seconds", view="device"))

@@ -183,9 +183,7 @@ def test_a_signal_is_for_a_process_of_this_system_only() -> None:
         {"retain": "2 d"},
     ],
 )
-def test_a_service_has_the_views_when_it_answers_with_all_of_their_settings(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_a_service_has_the_views_when_all_settings_are_theirs(tmp_path: Path, change: dict[str, Any]) -> None:
     document = tomllib.loads(TEXT) | {"service": {"checkpoint": str(tmp_path / "checkpoint")}}
     before = parse(document)
     after = parse({**document, "views": [{**document["views"][0], **change}, document["views"][1]]})
@@ -217,9 +215,7 @@ def test_a_service_that_starts_is_asked_until_it_has_views(config: Path, monkeyp
     assert "it answers no questions" in str(said)
 
 
-def test_a_service_that_has_not_taken_the_views_in_time_is_named_with_its_state_and_what_to_look_at(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_that_has_not_taken_the_views_is_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "ask", lambda *_: {"state": "restarting", "views": None})
     monkeypatch.setattr(views, "_POLL_S", 0.01)
     monkeypatch.setattr(views, "PATIENCE_S", 0.05)
@@ -230,9 +226,7 @@ def test_a_service_that_has_not_taken_the_views_in_time_is_named_with_its_state_
     assert "`tidemark status`" in line
 
 
-def test_a_process_of_several_pipelines_is_asked_for_the_one_of_the_file(
-    config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_pipelines_are_asked_for_the_one_of_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Redis:
         def get(self, _: str) -> bytes:
             return f"{owner.here()}:token".encode()
@@ -322,9 +316,7 @@ def term(service: Service, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return run
 
 
-def test_a_standby_that_takes_over_leaves_the_views_that_the_former_holder_took_from_the_file(
-    service: Service, term: Callable[..., None]
-) -> None:
+def test_a_standby_that_takes_over_leaves_the_views_of_before(service: Service, term: Callable[..., None]) -> None:
     service.log.write(0, begun(service.after))
     term(lambda: service.after, lambda _: None)
     assert service.views() == ["device", "total", "five"]
@@ -348,9 +340,7 @@ def test_every_term_begins_with_the_views_of_the_file(service: Service, term: Ca
 
 
 @pytest.mark.parametrize("reason", ["unreadable", "other sections", "no plan"])
-def test_a_file_that_is_refused_at_the_begin_of_a_term_leaves_the_views_of_the_checkpoint(
-    service: Service, reason: str
-) -> None:
+def test_a_file_that_is_refused_leaves_the_views_of_the_checkpoint(service: Service, reason: str) -> None:
     file = {"unreadable": refuse, "other sections": lambda: service.other, "no plan": lambda: service.after}[reason]
     taken = begun(parse({**tomllib.loads(TEXT), "views": [{"name": "one", "window": "1 m"}]}))
     service.log.write(0, taken)
@@ -365,9 +355,7 @@ def test_a_file_that_is_refused_at_the_begin_of_a_term_leaves_the_views_of_the_c
     assert changes.open(None, service.before).views == taken.views
 
 
-def test_a_start_with_the_views_that_were_read_checks_nothing_twice(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_start_with_known_views_checks_nothing_twice(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     changes = service.changes(lambda: service.before, cast(Any, refuse))
     changes.ask()
     changes.open(None, service.before)
