@@ -34,9 +34,7 @@ def figures(entries: Iterable[Entry]) -> dict[str, Any]:
         "trigger_s": recovers.trigger_s,
         "p50_ms": latency.percentile(0.5),
         "p99_ms": latency.percentile(0.99),
-        "rss_peak_mb": max((mb for life in counts.lives for _, mb in life), default=None),
-        "rss_slope_mb_per_min": _memory_slope(counts.lives),
-        "state_rows_max": counts.state_rows,
+        "rss_peak_mb": counts.peak_mb,
         "machine_load_mean": round(statistics.fmean(counts.busy), 1) if counts.busy else None,
         "query_restarts": counts.query_restarts,
     }
@@ -88,9 +86,8 @@ class Counts:
     def __init__(self) -> None:
         self.values = self.feed = self.overlapping = self.faults = self.batches = 0
         self.missed = False
-        self.lives: list[list[tuple[float, float]]] = [[]]
+        self.peak_mb: float | None = None
         self.busy: list[float] = []
-        self.state_rows: dict[str, float] = {}
         self.query_restarts = 0.0
         self._restarts = 0.0
         self._epochs: set[int] = set()
@@ -115,37 +112,18 @@ class Counts:
                 self._newest[shard] = max(self._newest.get(shard, -1), epoch)
         elif what == "fault":
             self.faults += entry["phase"] == "begin"
-            if entry.get("restarts"):
-                self.lives.append([])
         elif what == "progress" and "shard" not in entry:
             self.batches = max(self.batches, entry["batch"] + 1)
         elif what == "memory":
-            self.lives[-1].append((entry["at"] / 60_000, entry["mb"]))
+            self.peak_mb = max(entry["mb"], self.peak_mb or 0.0)
             self.busy.append(entry["busy"])
         elif what == "metrics":
-            self._take_samples(entry["samples"])
+            self._count_restarts(entry["samples"])
 
-    def _take_samples(self, samples: dict[str, float]) -> None:
-        for name, value in samples.items():
-            if name.startswith("tidemark_state_rows"):
-                kind = name.split('"')[1]
-                self.state_rows[kind] = max(value, self.state_rows.get(kind, 0.0))
+    def _count_restarts(self, samples: dict[str, float]) -> None:
         now = sum(value for name, value in samples.items() if name.startswith("tidemark_query_restarts_total"))
         self.query_restarts += now - self._restarts if now >= self._restarts else now
         self._restarts = now
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float | None:
-    """Least squares, y per x; None of fewer than ten points."""
-    if len(points) < 10:
-        return None
-    return round(statistics.linear_regression(*zip(*points, strict=True)).slope, 2)
-
-
-def _memory_slope(lives: Sequence[Sequence[tuple[float, float]]]) -> float | None:
-    """MB a minute in the longest time without a restart, after a third of it: a heap grows first, whatever it holds."""
-    longest = max(lives, key=len)
-    return slope(longest[len(longest) // 3 :])
 
 
 def _median(values: Sequence[float]) -> float | None:

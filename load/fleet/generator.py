@@ -5,10 +5,10 @@
 Live, readings are sent when they are due, in steps of at most 20 ms; their event time is when they are due, less their
 delay on the way. What cannot be sent within a second of its due time is not made up for: the rest of the schedule moves
 back, and the summary says by how much (`behind_s`).
-Simulated (`--simulate START_MS`), event time and record time both follow the schedule, for a topic with CreateTime, and
+Simulated (`Generator(simulate_ms=...)`), event time and record time both follow the schedule, for a topic with CreateTime, and
 records are sent at once: the same seed and start give the same bytes.
 
-Whatever ends the run - time, count, SIGTERM, Ctrl-C - what was handed over is flushed and one line of JSON says what
+Whatever ends the run - time, SIGTERM, Ctrl-C - what was handed over is flushed and one line of JSON says what
 was sent: how many readings of each kind, and the offsets they lie between when nobody else writes to the topic.
 """
 
@@ -166,15 +166,15 @@ class Generator:
         """Records handed over so far, in all runs."""
         return self._sent
 
-    def run(self, seconds: float = math.inf, rate: float | None = None, *, count: int | None = None) -> Summary:
-        """Send for `seconds`, or until `count` readings; live at `rate` records a second (default: the fleet's own).
+    def run(self, seconds: float = math.inf, rate: float | None = None) -> Summary:
+        """Send for `seconds`; live at `rate` records a second (default: the fleet's own).
 
         Another rate than the fleet's runs its clock faster or slower, drop-outs included. Simulated, `seconds` are of
         simulated time, `rate` is of no account, and all is sent at once.
         """
         if self._simulate_ms is not None:
-            return self._produce(self._at_once(seconds), count)
-        return self._produce(self._live(seconds, (rate or self.rate) / self.rate), count)
+            return self._produce(self._at_once(seconds), None)
+        return self._produce(self._live(seconds, (rate or self.rate) / self.rate), None)
 
     def send(self, count: int) -> Summary:
         """Send the next `count` readings at once; live, their event time is now, less their delay on the way."""
@@ -386,7 +386,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             array=args.array,
             schemas=args.schemas,
             partitions_by=args.partitions_by,
-            simulate_ms=args.simulate,
         )
     except (TidemarkError, ValueError) as problem:
         print(f"generator: {problem}", file=sys.stderr)
@@ -397,23 +396,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, end)
-    over = threading.Event()
-    if args.progress:
-        threading.Thread(target=_report, args=(generator, over), daemon=True).start()
-    summary = generator.run(args.seconds, count=args.count)
-    over.set()
+    summary = generator.run(args.seconds)
     if summary.behind_s:
         print(f"generator: could not hold the rate, {summary.behind_s} s of it are missing", file=sys.stderr)
     print(summary.to_json(), flush=True)
     return 0 if summary.is_whole else 1
-
-
-def _report(generator: Generator, over: threading.Event) -> None:
-    last, every_s = 0, 5.0
-    while not over.wait(every_s):
-        sent = generator.sent
-        print(f"generator: {sent} sent, {(sent - last) / every_s:.0f}/s", file=sys.stderr, flush=True)
-        last = sent
 
 
 if __name__ == "__main__":

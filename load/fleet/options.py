@@ -30,7 +30,6 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=math.inf, metavar="60s")
-    parser.add_argument("--count", type=int, metavar="N", help="end after N readings")
     parser.add_argument("--format", choices=("avro", "json", "protobuf"), default="avro")
     parser.add_argument("--array", type=int, default=1, metavar="N", help="records of JSON are arrays of N readings")
     parser.add_argument("--schemas", type=Path, default=SCHEMAS, metavar="FOLDER", help="holds 1.avsc, 2.avsc")
@@ -43,19 +42,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dropout", type=seconds_of, default=180.0, metavar="3m", help="for how long")
     parser.add_argument("--dropout-every", type=seconds_of, default=600.0, metavar="10m", help="and how often")
-    parser.add_argument("--simulate", type=int, metavar="START_MS", help="simulate all times from START_MS on")
-    parser.add_argument("--span", type=seconds_of, metavar="20m", help="simulated time that --count readings take")
     parser.add_argument("--reference", type=Path, metavar="FILE", help="write the reference table as SQLite first")
-    parser.add_argument("--progress", action="store_true", help="one line every 5 s on stderr")
     args = parser.parse_args(argv)
     if args.array > 1 and args.format != "json":
         parser.error("--array needs --format json")
-    if args.simulate is not None and math.isinf(args.seconds):
-        if args.span is None and args.count is None:
-            parser.error("--simulate needs --span, --for or --count")
-        args.seconds = args.span if args.span is not None and args.count is None else math.inf
-    if args.span is not None and args.count is not None and not args.rate:
-        args.rate = args.count / args.span
     return args
 
 
