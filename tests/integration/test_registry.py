@@ -1,4 +1,4 @@
-"""The registry's client against registries, and the one of the tests against Confluent's own client.
+"""The client of the registry against registries, with what Confluent's own client has registered there.
 
 A real one takes part where `make registry` has put it.
 """
@@ -6,11 +6,9 @@ A real one takes part where `make registry` has put it.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 from pydantic import SecretStr
 
 from load.servers.schema_registry import Apicurio, Registry
@@ -65,29 +63,6 @@ def test_what_is_no_avro_record_is_named() -> None:
         ours.register("values", '"long"')
         with pytest.raises(SchemaError, match="schema 2: must be an Avro record"):
             mine.schema(2)
-
-
-def test_the_registry_of_the_tests_is_one_to_confluents_client() -> None:
-    with Registry(user="u", password="p", first_id=7) as ours:  # noqa: S106
-        client = SchemaRegistryClient({"url": ours.url, "basic.auth.user.info": "u:p"})
-        schema = Schema(json.dumps(FIRST), "AVRO")
-        assert client.register_schema("a", schema) == 7
-        assert client.register_schema("b", Schema(json.dumps(SECOND), "AVRO", [])) == 8
-        assert client.register_schema("b", schema) == 7
-        assert client.get_subjects() == ["a", "b"]
-        assert client.get_versions("b") == [1, 2]
-        assert json.loads(str(client.get_schema(8).schema_str)) == SECOND
-        assert (client.get_latest_version("b").schema_id, client.get_version("b", 1).schema_id) == (7, 8)
-        assert client.lookup_schema("b", schema).version == 2
-        refused: list[tuple[Any, int, int]] = [
-            (lambda: client.get_schema(99), 404, 40403),
-            (lambda: client.get_versions("c"), 404, 40401),
-            (lambda: client.get_version("b", 3), 404, 40402),
-        ]
-        for call, status, code in refused:
-            with pytest.raises(SchemaRegistryError) as raised:
-                call()
-            assert (raised.value.http_status_code, raised.value.error_code) == (status, code)
 
 
 def test_a_registry_that_refuses_or_is_not_there_is_named_and_the_next_address_asked(tmp_path: Path) -> None:

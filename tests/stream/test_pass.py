@@ -163,37 +163,6 @@ def test_a_reading_behind_the_watermark_is_late_and_changes_nothing(spark, tmp_p
     )
 
 
-def test_a_view_and_a_measure_are_added_to_a_running_checkpoint(spark, tmp_path):
-    before = make_settings(tmp_path)
-    after = make_settings(
-        tmp_path,
-        views=[*VIEWS, {"name": "half", "by": ["device"], "window": "30 s", "measures": ["humidity"]}],
-        input={"measures": {"temperature": "temperature", "humidity": "humidity"}},
-    )
-    run(
-        spark,
-        before,
-        tmp_path,
-        [
-            Add(reading("a", 0, 10.0, humidity=1.0)),
-            Restart(after),
-            Add(reading("a", 31, 30.0, humidity=3.0)),
-            Expect(
-                windows={
-                    ("device", "temperature", "a", 0): (2, 20.0),
-                    ("device", "humidity", "a", 0): (1, 3.0),
-                    ("half", "humidity", "a", 30): (1, 3.0),
-                    **{
-                        ("sliding", measure, "all", start): (1, mean)
-                        for start in (-120, -60, 0)
-                        for measure, mean in (("temperature", 30.0), ("humidity", 3.0))
-                    },
-                }
-            ),
-        ],
-    )
-
-
 def test_a_poisoned_batch_changes_nothing_but_the_rejects(spark, tmp_path):
     year_2099 = 4_070_908_800_000
     poison = [
