@@ -3,12 +3,11 @@
 import json
 import zlib
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Message
 from google.protobuf import descriptor_pb2
 
 from load.servers.schema_registry import Registry
@@ -21,6 +20,7 @@ from service.commands.metadata import Metadata
 from service.errors import SchemaError, SettingsError
 from service.settings import Input, Measure, Settings, parse
 from service.settings import Registry as Section
+from tests.samples import sample
 from tests.stream.messages import ENV, FILE, READING_CLASS
 from tests.stream.records import BASE_MS, avro
 
@@ -213,16 +213,8 @@ def test_headers_are_those_of_the_specifications() -> None:
 
 @pytest.mark.parametrize("framing", ["confluent", "apicurio", "single-object", "glue", "glue-zlib"])
 def test_init_recognises_the_framing(framing: str) -> None:
-    class Sample:
-        def value(self) -> bytes:
-            if framing == "glue-zlib":
-                return b"\3\5" + header(framing, 1)[2:] + zlib.compress(body(1, 1.5))
-            return header(framing, 1) + body(1, 1.5)
-
-        def headers(self) -> None:
-            return None
-
-    messages = cast("list[Message]", [Sample()])
+    packed = b"\3\5" + header(framing, 1)[2:] + zlib.compress(body(1, 1.5))
+    messages = [sample(packed if framing == "glue-zlib" else header(framing, 1) + body(1, 1.5))]
     assert records.framing_of(messages) == framing
     if not framing.startswith("glue"):
         assert records.ids(messages, framing, SCHEMAS) == {1: 1}
@@ -380,24 +372,8 @@ def test_init_proposes_the_framing_with_the_schemas_of_a_registry(tmp_path: Path
         guid = uuid5(NAMESPACE_OID, json.dumps(FIRST)).bytes
         named = {"headers": b"\0" + number.to_bytes(4), "a GUID in headers": b"\1" + guid}.get(framing)
 
-        class Sample:
-            def value(self) -> bytes:
-                return (b"" if named else b"\0" + number.to_bytes(8)) + body(1, 1.5)
-
-            def headers(self) -> list[tuple[str, bytes]] | None:
-                return [(framings.HEADER, named)] if named else None
-
-            def key(self) -> None:
-                return None
-
-            def topic(self) -> str:
-                return "topic"
-
-            partition = offset = lambda self: 0
-
-            def timestamp(self) -> tuple[int, int]:
-                return 1, BASE_MS
-
+        value = (b"" if named else b"\0" + number.to_bytes(8)) + body(1, 1.5)
+        messages = [sample(value, headers=[(framings.HEADER, named)] if named else None)]
         request = places.Request(
             tmp_path / "tidemark.toml",
             {"bootstrap": "broker:9092", "topics": ["topic"]},
@@ -405,7 +381,6 @@ def test_init_proposes_the_framing_with_the_schemas_of_a_registry(tmp_path: Path
             1,
             registry={"url": registry.url},
         )
-        messages = cast("list[Message]", [Sample()])
         found = places.form(messages, request)
         assert found.input == {"reader_schema": number, "framing": framing.rpartition(" ")[2]}
         [seen] = records.decode(messages, found.input, found.schemas).sample
@@ -415,13 +390,6 @@ def test_init_proposes_the_framing_with_the_schemas_of_a_registry(tmp_path: Path
 def test_init_proposes_the_type_that_most_records_have() -> None:
     schemas = {1: avro_types.wrapped(UNION)}
 
-    class Sample:
-        def __init__(self, value: bytes) -> None:
-            self.value = lambda: value
-
-        def headers(self) -> None:
-            return None
-
     _, mine, other, _ = TYPED["avro", "confluent"]
-    sample = cast("list[Message]", [Sample(each) for each in (mine, mine, other or b"")])
-    assert records.types(sample, "confluent", schemas) == {"R": 2, "x.Alarm": 1}
+    messages = [sample(each) for each in (mine, mine, other)]
+    assert records.types(messages, "confluent", schemas) == {"R": 2, "x.Alarm": 1}

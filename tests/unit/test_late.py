@@ -14,6 +14,7 @@ from service.rejects.former import NONE
 from service.rejects.marks import Mark, State
 from service.rejects.reject_log import Coordinates, Reject
 from service.spark.files import Local
+from tests.samples import sample
 from tests.stream.records import make_settings
 
 STATES: tuple[State, ...] = ("open", "correcting", "corrected", "replaying", "replayed")
@@ -111,27 +112,8 @@ def test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text(
     texts = (reason, detail, "readings", "0", "3", "9", "1", "2")
     headers = [(f"tidemark.{name}", text.encode()) for name, text in zip(names, texts, strict=True)]
 
-    class Stored:
-        def key(self) -> bytes:
-            return b"k"
-
-        def value(self) -> bytes:
-            return b"v"
-
-        def timestamp(self) -> tuple[int, int]:
-            return 1, 9
-
-        def topic(self) -> str:
-            return "readings.rejects"
-
-        def partition(self) -> int:
-            return 0
-
-        def offset(self) -> int:
-            return 5
-
-    monkeypatch.setattr(scan, "messages", lambda *_, **__: iter([Stored()]))
-    monkeypatch.setattr(scan, "headers", lambda _: headers)
+    stored = sample(b"v", b"k", headers, 9, "readings.rejects", 5)
+    monkeypatch.setattr(scan, "messages", lambda *_, **__: iter([stored]))
     [read] = reject_log.read(make_settings(tmp_path).kafka)
     assert (read.reason, read.event_ms, read.watermark_ms) == wanted
     assert read.detail == detail

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import confluent_kafka
@@ -29,8 +29,9 @@ from service.proposal.names import measure_name, words
 from service.proposal.proposal import Proposal, Table
 from service.proposal.settings_text import Places, text
 from service.settings import Input, field_path, parse
+from tests.samples import BROKER_MS, sample
 
-BEGIN_MS = 1_790_000_000_000
+BEGIN_MS = BROKER_MS
 PLACES = Places(
     {"bootstrap": "localhost:9092", "topics": ["t"]},
     {"url": "redis://localhost"},
@@ -54,47 +55,22 @@ def readings(count: int = 200, devices: int = 10, every_ms: int = 1_000, **field
     return sample
 
 
-class Message:
-    """A Kafka record of a sample, as librdkafka gives it."""
-
-    def __init__(self, value: bytes, ms: int = BEGIN_MS) -> None:
-        self._value, self._ms = value, ms
-
-    def value(self) -> bytes:
-        return self._value
-
-    def key(self) -> None:
-        return None
-
-    def headers(self) -> None:
-        return None
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, self._ms
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return 0
-
-
-def decoded(sample: Sequence[Message], form: str, schemas: Schemas | None = None) -> Decoded:
+def decoded(messages: Sequence[confluent_kafka.Message], form: str, schemas: Schemas | None = None) -> Decoded:
     """The sample as init decodes it."""
-    return records.decode(cast("Sequence[confluent_kafka.Message]", sample), {"format": form}, schemas)
+    return records.decode(messages, {"format": form}, schemas)
 
 
-def of_avro(types: Mapping[str, Any], sample: Sequence[Seen]) -> Proposal:
+def of_avro(types: Mapping[str, Any], seen: Sequence[Seen]) -> Proposal:
     """The proposal for a sample that is written as Avro, with these types of its fields."""
     fields = [{"name": name, "type": kind} for name, kind in types.items()]
     schema = {"type": "record", "name": "R", "namespace": "com.x", "fields": fields}
     parsed = fastavro.parse_schema(schema)
     messages = []
-    for each in sample:
+    for each in seen:
         out = io.BytesIO(b"\0\0\0\0\1")
         out.seek(5)
         fastavro.schemaless_writer(out, parsed, each.record)
-        messages.append(Message(out.getvalue(), each.broker_ms))
+        messages.append(sample(out.getvalue(), ms=each.broker_ms))
     return proposal.propose(decoded(messages, "avro", {1: schema}).sample, types=Form({}, {1: schema}, 1).types)
 
 
@@ -442,8 +418,8 @@ def test_records_of_two_types_are_read_as_the_most_frequent_one_and_that_is_not_
             fastavro.schemaless_writer(
                 out, fastavro.parse_schema(schemas[number]), {k: v for k, v in record.items() if k in fields}
             )
-            made.append(Message(out.getvalue()))
-        return cast("list[confluent_kafka.Message]", made)
+            made.append(sample(out.getvalue()))
+        return made
 
     found = form(messages(*[1, 1, 9] * 50), request)
     assert (found.reader, found.input["reader_schema"]) == (2, 2)
@@ -501,7 +477,7 @@ def test_a_uuid_of_avro_is_a_text_and_may_be_the_device() -> None:
     ],
 )
 def test_json_that_the_service_rejects_is_not_decoded(value: bytes) -> None:
-    refused = decoded([Message(value)], "json")
+    refused = decoded([sample(value)], "json")
     assert (refused.sample, refused.refused) == ([], {"no JSON": 1})
     assert not dissect.dissect(value, Input(format="json"), {}).whole
 
@@ -528,7 +504,7 @@ def test_a_message_has_the_values_that_its_mapped_fields_would_have() -> None:
     message.hum.value, message.more[:] = 0.0, [1]  # type: ignore[attr-defined]
     message.hum.SetInParent()  # type: ignore[attr-defined]
     value = b"\0\0\0\0\1\0" + message.SerializeToString()
-    [seen] = decoded([Message(value)], "protobuf", {1: schema}).sample
+    [seen] = decoded([sample(value)], "protobuf", {1: schema}).sample
     assert seen.record == of_zeros | {
         "raw": None,
         "extra": None,
@@ -623,12 +599,7 @@ def test_the_device_is_in_the_key_a_header_or_the_topic(words: dict[str, str], p
 
 
 def test_the_words_of_a_message_are_its_key_its_headers_and_its_topic() -> None:
-    class Sent(Message):
-        def key(self) -> bytes:  # type: ignore[override]
-            return b'{"site":{"id":7},"deep":{"a":{"b":{"c":1}}},"on":true,"x`":1}'
-
-        def headers(self) -> list[tuple[str, bytes]]:  # type: ignore[override]
-            return [("device-id", b"old"), ("device-id", b"pump"), ("bytes", b"\xff"), ("a.b", b"")]
-
-    [seen] = decoded([Sent(b"{}")], "json").sample
-    assert seen.words == {"$topic": "t", "$key.site.id": "7", "$header.`device-id`": "pump", "$header.`a.b`": ""}
+    key = b'{"site":{"id":7},"deep":{"a":{"b":{"c":1}}},"on":true,"x`":1}'
+    headers = [("device-id", b"old"), ("device-id", b"pump"), ("bytes", b"\xff"), ("a.b", b"")]
+    [seen] = decoded([sample(b"{}", key, headers)], "json").sample
+    assert seen.words == {"$topic": "topic", "$key.site.id": "7", "$header.`device-id`": "pump", "$header.`a.b`": ""}

@@ -5,10 +5,9 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from confluent_kafka import Message
 
 from service.admission.formats import FORMATS
 from service.commands import records
@@ -16,7 +15,8 @@ from service.proposal.columns import Seen
 from service.proposal.envelopes import envelope_of
 from service.proposal.proposal import propose
 from service.settings import Input, field_path, source
-from tests.public_shapes import BROKER_MS, CASES, Sent, by_hand, sent, settings
+from tests.public_shapes import CASES, Sent, by_hand, sent, settings
+from tests.samples import sample
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
@@ -35,7 +35,7 @@ def test_each_shape_names_its_public_source() -> None:
 def test_init_finds_the_format_and_the_path_of_the_readings_or_none(name: str) -> None:
     wanted = CASES[name]["input"]
     values = [each.value for each in sent(CASES[name]) if not isinstance(each.expected[0], str)]
-    messages = cast("list[Message]", [Sample(value) for value in values])
+    messages = [sample(value) for value in values]
     assert records.format_of(messages[:1]) == (None if wanted["format"] == "json" else wanted["format"])
     if wanted["format"] == "json":
         found = records.array_of(messages)
@@ -127,8 +127,8 @@ ENVELOPES = {
 def decoded(name: str, given: Sequence[Sent] | None = None) -> records.Decoded:
     form = settings(CASES[name]).form
     shape = {"format": form.format, **({"array": form.array} if form.array else {})}
-    messages = [Sample(each.value, each.key, each.headers) for each in given or sent(CASES[name])]
-    return records.decode(cast("list[Message]", messages), shape, None)
+    messages = [sample(each.value, each.key, [*each.headers]) for each in given or sent(CASES[name])]
+    return records.decode(messages, shape, None)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
@@ -213,31 +213,3 @@ def test_init_proposes_most_shapes_right() -> None:
     right = [name for name in CASES if not wrong(name, is_varied=True)[0]]
     assert len(CASES) >= 60
     assert len(right) >= 45, sorted(CASES.keys() - right)
-
-
-class Sample:
-    def __init__(
-        self, value: bytes | None, key: bytes | None = None, headers: tuple[tuple[str, bytes], ...] = ()
-    ) -> None:
-        self._value, self._key, self._headers = value, key, headers
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        return list(self._headers)
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, BROKER_MS
-
-    def topic(self) -> str:
-        return "topic"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 0
