@@ -6,16 +6,13 @@ A new kind is a section here, its class in service/outlets/, a test and a page: 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import ByteSize, Field
 
-from service.settings.kafka import TOPIC
+from service.settings.kafka import TOPIC, Kafka
 from service.settings.place import folder, nested
 from service.settings.section import Client, Login, Name, NotNegative, Positive, rule
-
-if TYPE_CHECKING:
-    from service.settings.settings import Settings
 
 _SMALLEST_PENDING = 1 << 16
 _POSTGRESQL = rule(
@@ -64,16 +61,16 @@ class OutletSection(Login):
         if self.sessions and self.states:
             yield "states: an outlet takes sessions or states, not both; name a second outlet"
 
-    def place(self, settings: "Settings") -> tuple[str, ...]:
-        """Return what the outlet writes, by kind and name: outlets of two pipelines may not be equal."""
+    def place(self, kafka: Kafka) -> tuple[str, ...]:
+        """Return what the outlet writes, by kind and name: outlets of two pipelines, each with its [kafka], may not be equal."""
         raise NotImplementedError
 
-    def overlap(self, names: str, other: "OutletSection", settings: "Settings", others: "Settings") -> Iterator[str]:
-        """Yield a problem if another outlet, of `others`, writes to the same place. `names` are those of both."""
-        if self.place(settings) == other.place(others):
-            yield f"{names}: both write {self.place(settings)[-1]}"
+    def overlap(self, names: str, other: "OutletSection", kafka: Kafka, others: Kafka) -> Iterator[str]:
+        """Yield a problem if another outlet, with its own [kafka], writes to the same place. `names` are those of both."""
+        if self.place(kafka) == other.place(others):
+            yield f"{names}: both write {self.place(kafka)[-1]}"
 
-    def problems(self, settings: "Settings") -> Iterator[str]:
+    def problems(self, kafka: Kafka, *, has_registry: bool) -> Iterator[str]:
         """Yield a problem for each key that another section does not allow."""
         yield from ()
 
@@ -97,10 +94,10 @@ class ParquetOutlet(OutletSection):
     compact_after: int = Field(default=50, ge=2, le=10_000)
     """Files of a view and a day that are made one."""
 
-    def place(self, settings: "Settings") -> tuple[str, ...]:
+    def place(self, kafka: Kafka) -> tuple[str, ...]:
         return "path", folder(self.path)
 
-    def overlap(self, names: str, other: OutletSection, settings: "Settings", others: "Settings") -> Iterator[str]:
+    def overlap(self, names: str, other: OutletSection, kafka: Kafka, others: Kafka) -> Iterator[str]:
         """Yield a problem also for a folder inside the other one."""
         if isinstance(other, ParquetOutlet):
             yield from nested(names, folder(self.path), folder(other.path), "/")
@@ -121,7 +118,7 @@ class JdbcOutlet(OutletSection):
     timeout_ms: Positive = Field(default=10_000, alias="timeout")
     """Limit of one answer."""
 
-    def place(self, settings: "Settings") -> tuple[str, ...]:
+    def place(self, kafka: Kafka) -> tuple[str, ...]:
         return "table", self.url, self.table
 
 
@@ -153,13 +150,13 @@ class KafkaOutlet(Client, OutletSection):
         if self.bootstrap is None and (self.options or any(each is not None for each in own)):
             yield "bootstrap: is missing, and there is a login or options; without bootstrap those of [kafka] are used"
 
-    def place(self, settings: "Settings") -> tuple[str, ...]:
-        return "topic", self.bootstrap or settings.kafka.bootstrap, self.topic
+    def place(self, kafka: Kafka) -> tuple[str, ...]:
+        return "topic", self.bootstrap or kafka.bootstrap, self.topic
 
-    def problems(self, settings: "Settings") -> Iterator[str]:
-        if self.format == "avro" and settings.registry is None:
+    def problems(self, kafka: Kafka, *, has_registry: bool) -> Iterator[str]:
+        if self.format == "avro" and not has_registry:
             yield f"outlets.{self.name}.format: avro needs a [registry]; or choose json"
-        if self.topic in settings.kafka.topics:
+        if self.topic in kafka.topics:
             yield f"outlets.{self.name}.topic: {self.topic!r} is a topic of [kafka], which is read"
 
     def topics(self) -> tuple[str, ...]:

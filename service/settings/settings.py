@@ -279,14 +279,14 @@ class Settings(Section):
         names = Counter(outlet.name for outlet in self.outlets)
         yield from (f"outlets: the name {n!r} is used more than once" for n in sorted(names) if names[n] > 1)
         for one, other in combinations((outlet for outlet in self.outlets if not outlet.is_shared), 2):
-            yield from one.overlap(f"outlets.{one.name} and outlets.{other.name}", other, self, self)
+            yield from one.overlap(f"outlets.{one.name} and outlets.{other.name}", other, self.kafka, self.kafka)
         endless = {view.name for view in self.views if view.is_endless}
         for outlet in self.outlets:
             views = outlet.views or ()
             yield from _unknown(f"outlets.{outlet.name}.views", views, {view.name for view in self.views}, "view")
             for name in sorted(endless.intersection(views)):
                 yield f"outlets.{outlet.name}.views: {name!r} has no windows, so nothing is final"
-            yield from outlet.problems(self)
+            yield from outlet.problems(self.kafka, has_registry=self.registry is not None)
 
     def _crossing_inputs(self) -> Iterator[str]:
         """Yield a problem for each name, topic or column that two inputs, or [input] and another section, give otherwise."""

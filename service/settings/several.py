@@ -52,7 +52,7 @@ def _shared(a: Settings, b: Settings) -> Iterator[str]:
     yield from nested("service.checkpoint", folder(a.service.checkpoint), folder(b.service.checkpoint), "/")
     for outlet, other in ((x, y) for x in a.outlets for y in b.outlets):
         names = f"outlets.{outlet.name} and outlets.{other.name}"
-        yield from outlet.overlap(names, other, a, b)
+        yield from outlet.overlap(names, other, a.kafka, b.kafka)
     pattern = a.kafka.topics_pattern
     if pattern is not None and (pattern, a.kafka.rejects) == (b.kafka.topics_pattern, b.kafka.rejects):
         yield f"kafka.topics_pattern: both have {pattern!r}, and copy rejects to the same topics"

@@ -19,7 +19,8 @@ from service.monitoring.monitor import Monitor
 from service.outlets import publication
 from service.outlets.delivery import Progress
 from service.outlets.outlet import Position
-from service.settings import Settings, load_named, require_apart
+from service.settings import load_named, require_apart
+from service.settings.kafka import Kafka
 from service.settings.outlets import OutletSection
 from tests.served import Served
 
@@ -163,7 +164,7 @@ class ShelfOutlet(OutletSection):
     """The board."""
     made_by = f"{__name__}:Shelf"
 
-    def place(self, settings: Settings) -> tuple[str, ...]:
+    def place(self, kafka: Kafka) -> tuple[str, ...]:
         return "board", self.board
 
 
