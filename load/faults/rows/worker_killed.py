@@ -1,5 +1,6 @@
 """F2: an executor dies, a Python worker dies, and a writer is frozen while another one takes over: a zombie."""
 
+import contextlib
 import os
 import signal
 import time
@@ -38,10 +39,13 @@ def worker_killed(run: Run) -> Figures:
 
 def python_workers(jvms: Sequence[int]) -> list[psutil.Process]:
     """Return the Python processes below these JVMs that do tasks: the daemon that forks and its workers."""
-    processes = [each for each in tree(jvms) if "daemon.py" not in " ".join(each.cmdline())]
-    workers = [each for each in processes if "python" in each.name()]
+    workers = []
+    for each in tree(jvms):
+        with contextlib.suppress(psutil.NoSuchProcess):  # also one that has ended a moment ago
+            if "python" in each.name() and "daemon.py" not in " ".join(each.cmdline()):
+                workers.append(each)
     if not workers:
-        what = f"No JVM has a Python worker: {processes}"
+        what = f"No JVM has a Python worker: {tree(jvms)}"
         raise SetupError(what)
     return workers
 
