@@ -68,6 +68,8 @@ class SchemaCatalog:
     _index: Index | None = None
     _schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
     _refused: dict[int, int] = field(default_factory=dict)
+    _logged: frozenset[int] = frozenset()
+    """Refused ids that the log has. A producer that stays wrong is looked up each `schema_retry`, and is no news each time."""
     _rests_until_ms: int = 0
     _batches: int = 0
 
@@ -148,10 +150,12 @@ class SchemaCatalog:
         self._learn(source, [each for each in ids if each not in before])
         newer = source.newer(before)
         self._learn(source, [each for each in newer if each not in self._schemas and each not in self._refused])
-        missing = [schema_id for schema_id in ids if schema_id in self._refused]
-        if missing:
+        missing = self._refused.keys() & {*ids}
+        if missing - self._logged:
             retry = format_duration(self.settings.form.schema_retry_ms)
-            _log.warning("%s: their records are rejected as unknown_schema for %s", ids_text(missing), retry)
+            text = "%s: their records are rejected as unknown_schema; they are looked up again each %s"
+            _log.warning(text, ids_text(sorted(missing - self._logged)), retry)
+            self._logged = frozenset(missing if len(self._logged) > MAX_REFUSED else self._logged | missing)
         learned = self._schemas.keys() - before
         if learned:
             raise NewSchemaError(ids_text(sorted(learned)))

@@ -228,6 +228,15 @@ def test_an_input_of_json_has_no_part_in_the_look_up_of_an_id(tmp_path: Path) ->
     assert made.refused(0) == "999"
 
 
+def test_an_id_that_stays_unknown_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = parse(document({**CLIMATE, "schemas": str(put(tmp_path / "climate", 1))}, POWER))
+    made = opened(given, tmp_path / "checkpoint")
+    for ids in ([999], [999], [998, 999]):
+        made.look_up(ids)
+    shown = [line.partition(":")[0] for line in caplog.messages if "unknown_schema" in line]
+    assert shown == ["schema ids 999", "schema ids 998"]
+
+
 def test_all_unknown_ids_are_refused_when_one_catalog_refuses_all(tmp_path: Path) -> None:
     made = opened(two(tmp_path), tmp_path / "checkpoint")
     made.look_up(range(10, 10 + 256))
