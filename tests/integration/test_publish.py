@@ -37,6 +37,7 @@ from state import blobs, codec, trails
 from state import windows as windows_module
 from state.columns import array
 from state.rules import ENDLESS_MS
+from state.window_columns import COLUMNS, nothing
 from tests.outputs import (
     MINUTE,
     T0,
@@ -667,6 +668,44 @@ def test_a_window_whose_carried_reading_changes_is_written_with_the_same_count(t
     fields = target.read()
     assert (fields["count"], fields["increase"], fields["closed_by"], fields["revision"]) == ("1", "2", "", "1")
     assert contract.check(target.client, target.prefix) == []
+
+
+def test_a_window_without_a_reading_is_revised_by_what_is_carried_and_by_a_late_reading(target: Target) -> None:
+    statistics = ["mean", "last_value", "increase", "time_weighted_mean"]
+    view = View(name="device_1m", by=("device",), window="1 m", statistics=statistics, carry_for="1 m", fill="last")
+    target.settings = target.settings.model_copy(update={"views": (view,)})
+    there = window_table([("device_1m", "d1", T0, [9.0])], statistics)
+
+    def filled(value: float) -> pa.RecordBatch:
+        start, one = np.array([T0]), np.ones(1, np.int64)
+        trail = trails.fold(np.array([value]), start - 10_000, np.zeros(1, np.intp), one)
+        columns = {name: nothing(name, 1) for name in there.column_names if name in COLUMNS}
+        columns |= {"last": start - 10_000, "last_value": np.array([value]), "trail": trails.held(trail, start, MINUTE)}
+        table = there
+        for name, column in columns.items():
+            number = table.schema.get_field_index(name)
+            table = table.set_column(
+                number, table.schema.field(number), pa.array(column, table.schema.field(name).type)
+            )
+        return changed(table)
+
+    target.write(1, filled(5.0))
+    target.sink(1).progress()
+    shown = {name: target.read().get(name) for name in ("count", "last", "last_value", "mean", "increase")}
+    assert shown == {"count": "0", "last": str(T0 - 10_000), "last_value": "5", "mean": None, "increase": "0"}
+    assert contract.check(target.client, target.prefix) == []
+    idle(target, T0 + MINUTE, 1)
+    assert target.write(1, filled(5.0)).unchanged == 1
+    assert (target.write(2, filled(7.0)).written, target.read()["last_value"], target.read()["revision"]) == (
+        1,
+        "7",
+        "1",
+    )
+    target.sink(2).progress()
+    idle(target, T0 + MINUTE, 2)
+    assert target.write(3, changed(there)).written == 1
+    assert (target.read()["count"], target.read()["mean"], target.read()["revision"]) == ("1", "9", "2")
+    assert target.write(4, filled(7.0)).refused_old == 1, "a window with readings is richer"
 
 
 def test_what_a_silence_has_closed_up_to_does_not_go_back(target: Target) -> None:
