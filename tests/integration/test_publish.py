@@ -37,13 +37,13 @@ from state import blobs, codec, trails
 from state import windows as windows_module
 from state.columns import array
 from state.rules import ENDLESS_MS
-from state.window_columns import COLUMNS, nothing
 from tests.outputs import (
     MINUTE,
     T0,
     changed,
     changes,
     device,
+    filled_table,
     micro_batch,
     reject,
     row,
@@ -677,17 +677,7 @@ def test_a_window_without_a_reading_is_revised_by_what_is_carried_and_by_a_late_
     there = window_table([("device_1m", "d1", T0, [9.0])], statistics)
 
     def filled(value: float) -> pa.RecordBatch:
-        start, one = np.array([T0]), np.ones(1, np.int64)
-        trail = trails.fold(np.array([value]), start - 10_000, np.zeros(1, np.intp), one)
-        columns = {name: nothing(name, 1) for name in there.column_names if name in COLUMNS}
-        columns |= {"last": start - 10_000, "last_value": np.array([value]), "trail": trails.held(trail, start, MINUTE)}
-        table = there
-        for name, column in columns.items():
-            number = table.schema.get_field_index(name)
-            table = table.set_column(
-                number, table.schema.field(number), pa.array(column, table.schema.field(name).type)
-            )
-        return changed(table)
+        return changed(filled_table(statistics, value))
 
     target.write(1, filled(5.0))
     target.sink(1).progress()
