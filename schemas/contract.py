@@ -284,7 +284,10 @@ def _check_window(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
     if (end == ENDLESS_MS and complete_from < 0) or (end != ENDLESS_MS and -1 < complete_from <= start):
         yield f"complete_from = {fields.get('complete_from')} with start = {start} and end = {end}"
     first = int(fields.get("first", last))
-    if not start <= first <= last < end:
+    if not count:
+        if not last < start:
+            yield f"count = 0 with start = {start} and last = {last}"
+    elif not start <= first <= last < end:
         yield f"start <= first <= last < end does not hold: {start}, {first}, {last}, {end}"
     total, mean, low, high, stddev = (_number(fields, name) for name in ("sum", "mean", "min", "max", "stddev"))
     slack = 1e-9 * max(abs(low), abs(high), 1e-300)

@@ -39,9 +39,9 @@ def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) 
 
 
 def _type(statistic: Statistic) -> str:
-    if statistic.unit in {"readings", "devices"}:
+    if statistic.unit == "devices":
         return "positive"
-    if statistic.unit == "times":
+    if statistic.unit in {"readings", "times"}:
         return "count"
     return "integer" if statistic.is_whole else "number"
 

@@ -49,6 +49,7 @@ def advance(
         pace,
         rules.update_every,
         rules.leads,
+        rules.fills,
     )
     if step.open is not state.windows:
         after = replace(after, windows=step.open)

@@ -29,7 +29,7 @@ class Finals:
         if not kept.num_rows:
             kept = session_schema(()).empty_table()
         devices = TRANSITIONS.empty_table() if transitions is None else transitions
-        return Changes(kept, devices, windows.with_readings(of_views(leaving, self.views)))
+        return Changes(kept, devices, of_views(leaving, self.views))
 
 
 def of_views(table: pa.Table, views: Collection[str]) -> pa.Table:

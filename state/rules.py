@@ -41,6 +41,8 @@ class Rules:
     devices_every_ms the same of devices and open sessions
     leads            how long before the watermark passes their end windows leave, in ms by view (state/settled.py); of views
                      whose windows leave when they are final there is none
+    fills            for how long after a reading windows without one are published, in ms by view; of views that publish none
+                     there is none
     """
 
     gap_ms: int
@@ -56,6 +58,7 @@ class Rules:
     update_every: Mapping[str, int] = field(default_factory=dict)
     devices_every_ms: int = 0
     leads: Mapping[str, int] = field(default_factory=dict)
+    fills: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

@@ -64,6 +64,7 @@ from state.layout import (
     status_schema,
 )
 from state.rules import EVENT_MS_LIMIT, Rules
+from state.settled import LEFT, NEVER
 from state.waiting import AT_ONCE, Pace
 
 
@@ -219,7 +220,13 @@ def present(state: BucketState, rules: Rules) -> Changes:
         heads = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(session, prepend=-1) != 0))
         block = combine(block_of(state.runs, rules.measures), heads)
         sessions = _sessions(names, codes[heads], block, rules)
-    return Changes(sessions, devices.statuses(rules.measures), waiting.without(state.windows))
+    # Of those without readings only what has left is published before it is closed.
+    shown = windows.are_shown(state.windows, rules.fills)
+    shown &= (ints(state.windows, "count") > 0) | (ints(state.windows, LEFT) != NEVER)
+    open_windows = waiting.without(state.windows)
+    if not shown.all():
+        open_windows = windows.compact(open_windows.filter(pa.array(shown)))
+    return Changes(sessions, devices.statuses(rules.measures), open_windows)
 
 
 def present_waiting(state: BucketState, rules: Rules) -> Changes:

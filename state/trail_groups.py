@@ -43,13 +43,13 @@ def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
     return _joined(owner, hashes, trails.held(lists, start[owner], hold_ms), len(column))
 
 
-def last(column: Blobs) -> tuple[Ints, Blobs, Ints]:
-    """Return the rows of each device's last reading, alone in a trail or a group, and its time."""
+def last(column: Blobs) -> tuple[Ints, Blobs, Ints, Floats]:
+    """Return the rows of each device's last reading, alone in a trail or a group, and its time and value."""
     if not are_groups(column).any():
         return np.arange(len(column)), *trails.last(column)
     owner, hashes, lists = _apart(column)
-    alone, ms = trails.last(lists)
-    return owner, of_devices(alone, hashes), ms
+    alone, ms, value = trails.last(lists)
+    return owner, of_devices(alone, hashes), ms, value
 
 
 def reduce(column: Blobs, heads: Ints) -> Blobs:

@@ -111,13 +111,13 @@ def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
     return of_windows.pack(np.zeros(len(column), np.bool_))
 
 
-def last(column: Blobs) -> tuple[Blobs, Ints]:
-    """Return trails of the last reading alone, of trails with readings and without runs, and its time."""
+def last(column: Blobs) -> tuple[Blobs, Ints, Floats]:
+    """Return trails of the last reading alone, of trails with readings and without runs, and its time and value."""
     trails = unpack(column)
     ends = np.flatnonzero(np.append(trails.owner[1:] != trails.owner[:-1], True))
     ms, value, zero = trails.ms[ends], trails.value[ends], np.zeros(len(column), np.int64)
     only = Trails(zero, zero, zero, trails.runs, np.arange(len(column)), ms, value)
-    return only.pack(np.zeros(len(column), np.bool_)), ms
+    return only.pack(np.zeros(len(column), np.bool_)), ms, value
 
 
 def reduce(column: Blobs, heads: Ints) -> Blobs:

@@ -203,6 +203,9 @@ COLUMNS: Mapping[str, Column] = {
 }
 """In the order in which tables have them, numbers before lists. `count` is readings, `first` and `last` are event times in ms."""
 
+CARRIED = {"count", "last", "last_value", TRAIL}
+"""The columns of a window without readings into which one is carried. The others are those of nothing."""
+
 
 def nothing(name: str, size: int) -> Values:
     """Return a column of no readings: merging it with another one gives the other one."""

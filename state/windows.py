@@ -130,19 +130,20 @@ def advance(
     pace: Pace = waiting.AT_ONCE,
     update_every: Mapping[str, int] = _NO_VIEWS,
     leads: Mapping[str, int] = _NO_VIEWS,
+    fills: Mapping[str, int] = _NO_VIEWS,
 ) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
     A window keeps at most `most_readings` one by one (state/trails.py), None for no limit.
     Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
     Where rows wait, by `pace` and `update_every` (`state.rules.Rules`), a window that is closed or settled leaves all the same.
-    `leads` are those of the rules, too.
+    `leads` and `fills` are those of the rules, too. A window without readings is changed when it is closed or settled.
 
     A step that changes no window returns the same `windows` object as `open`.
     """
     wait = waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values())
     if wait or leads or settled.LEFT in windows.column_names:
-        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads)
+        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads, fills)
     new = concat(parts)
     changed = empty()
     if new.num_rows:
@@ -154,7 +155,9 @@ def advance(
     over = ends <= watermark_ms
     if not over.any():
         return Step(windows, changed, empty(), empty())
-    closed = with_readings(compact(windows.filter(pa.array(over))))
+    closed = with_readings(compact(windows.filter(pa.array(over))), fills)
+    if (is_filled := ints(closed, "count") == 0).any():
+        changed = concat([changed, compact(closed.filter(pa.array(is_filled)))])
     return Step(compact(windows.filter(pa.array(~over))), changed, closed, closed)
 
 
@@ -167,6 +170,7 @@ def _marked(
     pace: Pace,
     update_every: Mapping[str, int],
     leads: Mapping[str, int],
+    fills: Mapping[str, int],
 ) -> Step:
     """One step where windows wait, or leave before they are final."""
     new, windows, every_ms = concat(parts), waiting.without(before), Phases.of_windows(before, update_every).every_ms
@@ -186,11 +190,13 @@ def _marked(
     over = ends <= watermark_ms
     are_settled = settled.are_settled(windows, left, watermark_ms, leads) & is_kept
     leaves = (waiting.leaving(due, pace) | (are_settled & (due != waiting.NEVER))) & is_kept
+    has_readings = ints(windows, "count") > 0
+    goes = are_settled & (is_other | (left == settled.NEVER)) & are_shown(windows, fills)
     # Windows of a view that left the settings are not written any more.
-    changed = with_readings(compact(windows.filter(pa.array(leaves & are_of(windows, update_every)))))
+    is_written = np.where(has_readings, leaves, goes) & are_of(windows, update_every)
+    changed = compact(windows.filter(pa.array(is_written)))
     due[leaves] = waiting.NEVER
-    closed = with_readings(compact(windows.filter(pa.array(over & is_kept)))) if over.any() else empty()
-    goes = are_settled & (is_other | (left == settled.NEVER)) & (ints(windows, "count") > 0)
+    closed = with_readings(compact(windows.filter(pa.array(over & is_kept))), fills) if over.any() else empty()
     left[goes] += 1
     leaving = compact(windows.filter(pa.array(goes)))
     if left[goes].any():
@@ -244,10 +250,27 @@ def are_of(windows: pa.Table, views: Collection[str]) -> Bools:
     return of_views
 
 
-def with_readings(windows: pa.Table) -> pa.Table:
-    """Return the windows without those that have only a reading from before their start: see `carry_for` in state/trails.py."""
-    count = ints(windows, "count")
-    return windows if count.all() else compact(windows.filter(pa.array(count > 0)))
+def with_readings(windows: pa.Table, fills: Mapping[str, int] = _NO_VIEWS) -> pa.Table:
+    """Return the windows that have readings, and those that show one from before their start by `fills` of the rules."""
+    return windows if ints(windows, "count").all() else compact(windows.filter(pa.array(are_shown(windows, fills))))
+
+
+def are_shown(windows: pa.Table, fills: Mapping[str, int]) -> Bools:
+    """Return which windows have readings, or one from before their start (`carry_for` in state/trails.py) that their view shows.
+
+    The `last` of a window without readings is the time of the last one that is carried into it.
+    """
+    are_shown: Bools = ints(windows, "count") > 0
+    if fills and not are_shown.all():
+        views = array(windows.column("view"))
+        hold_ms = np.array([fills.get(view, 0) for view in views.dictionary.to_pylist()], np.int64)
+        are_shown |= ints(windows, "last") + hold_ms[codes_of(views)] > ints(windows, "start")
+    return are_shown
+
+
+def for_silence(windows: pa.Table, fills: Mapping[str, int]) -> pa.Table:
+    """Return the windows of a state that silence may close: those that are shown, but for what has left before it is final."""
+    return with_readings(waiting.without(settled.not_left(windows)), fills)
 
 
 def are_endless(windows: pa.Table) -> Bools:

@@ -11,11 +11,11 @@ from service.aggregation import task_counters
 from service.micro_batch import MicroBatch
 from service.row_schemas import CHANGES, COUNTS, OUTPUT, REJECT_TYPE, REJECTS
 from service.settings import Settings, parse
-from state import codec
+from state import codec, trails
 from state import windows as window_tables
 from state.layout import Changes, session_schema, status_schema
 from state.statistics import DEFAULT
-from state.window_columns import COLUMNS, PaneReadings, columns_of
+from state.window_columns import COLUMNS, PaneReadings, columns_of, nothing
 
 SCHEMA = to_arrow_schema(OUTPUT)
 MINUTE = 60_000
@@ -88,6 +88,16 @@ def window_table(
         **{name: COLUMNS[name].fold(readings) for name in columns_of(statistics)},
     }
     return pa.table(columns, schema=window_tables.schema(columns_of(statistics)))
+
+
+def filled_table(statistics: Sequence[str], value: float) -> pa.Table:
+    """A window of d1 at T0 without a reading, into which one of 10 s before it is carried for a minute."""
+    there, start = window_table([("device_1m", "d1", T0, [value])], statistics), np.array([T0])
+    trail = trails.fold(np.array([value]), start - 10_000, np.zeros(1, np.intp), np.ones(1, np.int64))
+    columns = {name: nothing(name, 1) for name in there.column_names if name in COLUMNS}
+    columns |= {"last": start - 10_000, "last_value": np.array([value]), "trail": trails.held(trail, start, MINUTE)}
+    arrays = [pa.array(columns[f.name], f.type) if f.name in columns else there[f.name] for f in there.schema]
+    return pa.table(arrays, schema=there.schema)
 
 
 def session(device: str = "d1", start: int = T0, **fields: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from load.judge.calendars import Calendar
-from load.judge.statistics import DEFAULT, Frame, plain
+from load.judge.statistics import DEFAULT, Frame, of_carried, plain
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -57,10 +57,27 @@ class View:
     """Where its counters begin again at 0, if they do."""
     lead_ms: int = 0
     """How long before they are final its windows are settled: `max_delay` less `final_after`."""
+    fills: bool = False
+    """Whether windows without a reading are there once they are closed, while one before them holds."""
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
+
+    def filled(self, event_ms: int, line_ms: int) -> Iterator[int]:
+        """The starts of the windows behind a reading in which it holds, and that end by a time."""
+        start = self._next(event_ms)
+        while self.fills and start < event_ms + (self.carry_ms or 0) and self.end(start) <= line_ms:
+            yield start
+            start = self._next(start)
+
+    def holds(self, start: int, before: Mapping[str, tuple[int, float]]) -> bool:
+        """Whether one of the readings before a window still holds in it."""
+        return max(ms for ms, _ in before.values()) + (self.carry_ms or 0) > start
+
+    def _next(self, at: int) -> int:
+        """The start of the first window that begins after a time."""
+        return (at // self.step_ms + 1) * self.step_ms if self.calendar is None else self.calendar.span(at)[1]
 
     def last_end(self, event_ms: int) -> int:
         """The end of the last window that a reading is in, or is carried into."""
@@ -167,12 +184,11 @@ class _Readings(NamedTuple):
     low: NDArray[np.intp]
     high: NDArray[np.intp]
 
-    def before(self, number: int, from_ms: int) -> dict[str, tuple[int, float]]:
+    def before(self, number: int, key: int, from_ms: int) -> dict[str, tuple[int, float]]:
         """Each device's last reading of a window's key before it, from a time on; of several at that time the largest."""
         found: dict[str, tuple[int, float]] = {}
-        low = int(self.low[number])
-        for at in range(low - 1, -1, -1):
-            if self.key[at] != self.key[low] or self.event_ms[at] < from_ms:
+        for at in range(int(self.low[number]) - 1, -1, -1):
+            if self.key[at] != key or self.event_ms[at] < from_ms:
                 break
             each = self.event_ms[at].item(), self.values[at].item()
             device = self.names[self.device[at]]
@@ -259,8 +275,12 @@ class Windows(Mapping[WindowKey, WindowValue]):
         if part.readings is not None:
             kept = part.readings.of(number - part.before)
             carry_ms = view.carry_ms
-            before = {} if carry_ms is None else part.readings.before(number - part.before, key[3] - carry_ms)
-            others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
+            of = number - part.before, int(part.key[number - part.before])
+            before = {} if carry_ms is None else part.readings.before(*of, key[3] - carry_ms)
+            if count:
+                others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
+            else:
+                others = of_carried(part.others, view.frame(key[3], end, before))
         local = "" if view.calendar is None else view.calendar.local(key[3])
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)
 
@@ -325,6 +345,9 @@ def windows(
             if has.any():
                 kept = order[has]
                 table = _slide(key[kept], readings.event_ms[kept], values[has], view)
+                if view.fills:
+                    line_ms = max(watermark_ms + view.lead_ms, idle_ms)
+                    table = _filled(table, key[kept], readings.event_ms[kept], view, line_ms)
                 others = tuple(name for name in view.statistics if name not in DEFAULT)
                 raw = None
                 if others:
@@ -382,6 +405,25 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Ta
     count = (high - low).astype(np.int64)
     first, last = event_ms[low], event_ms[high - 1]
     return _Table(group, start, count, total, mean, least, most, stddev, first, last, low, high)
+
+
+def _filled(table: _Table, key: Integers, event_ms: Integers, view: View, line_ms: int) -> _Table:
+    """The windows of a view that fills, too, that have no reading."""
+    known = set(zip(table.key.tolist(), table.start.tolist(), strict=True))
+    rows = zip(key.tolist(), event_ms.tolist(), strict=True)
+    # Readings are in the order of time: the last one before a window is the one that counts.
+    added = {
+        (code, start): (ms, at + 1)
+        for at, (code, ms) in enumerate(rows)
+        for start in view.filled(ms, line_ms)
+        if (code, start) not in known
+    }
+    of = {name: np.array([each[n] for each in added], np.int64) for n, name in enumerate(("key", "start"))}
+    of |= {name: np.array([each[n] for each in added.values()], np.int64) for n, name in enumerate(("last", "low"))}
+    of["high"] = of["low"]
+    columns = {name: np.append(getattr(table, name), of.get(name, np.zeros(len(added)))) for name in _Table.__slots__}
+    order = np.lexsort((columns["start"], columns["key"]))
+    return _Table(**{name: column[order].astype(getattr(table, name).dtype) for name, column in columns.items()})
 
 
 def _slices(values: Floats, low: NDArray[np.intp], high: NDArray[np.intp]) -> tuple[Floats, ...]:

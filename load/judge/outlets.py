@@ -117,7 +117,7 @@ def _window(key: Key, value: WindowValue, row: Row, right: Expected) -> str:
         return f"end is {row['end']}, expected {value.end}"
     for each in (*_EXACT, *_ROUNDED):
         expected, actual = getattr(value, each), row.get(each)
-        if each not in chosen:
+        if each not in chosen or value.others.get(each, 0.0) is None:
             continue
         if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE, abs_tol=errors.get(each, 0.0)):
             return f"{each} is {actual}, expected {expected}"

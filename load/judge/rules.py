@@ -243,6 +243,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...], max_delay_ms: int)
         step_ms=amount(view.get("slide", length)),
         measures=(EVENTS,) if counts else tuple(measure for measure in measures if measure in chosen),
         where=view.get("where"),
+        fills=view.get("fill") == "last",
         carry_ms=amount(view["carry_for"]) if "carry_for" in view else None,
         per_s={"s": 1, "min": 60, "h": 3_600, "d": 86_400}[view.get("per", "s")],
         wraps_at=view.get("wraps_at"),

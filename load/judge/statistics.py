@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 Reading = tuple[int, float, str]
@@ -188,6 +188,14 @@ def plain(name: str, readings: Sequence[Reading], frame: Frame) -> float | None:
     if value is None or frame.per_s == 1:
         return value
     return value * frame.per_s if name in _RATES else value / frame.per_s if name in _AREAS else value
+
+
+def of_carried(names: Collection[str], frame: Frame) -> dict[str, float | None]:
+    """Return the statistics of a window without readings, but `count` and `last`: those of what is carried into it."""
+    values: dict[str, float | None] = dict.fromkeys((*DEFAULT, *names))
+    values |= {name: plain(name, (), frame) for name in names if name in ORDERED}
+    values |= {"last_value": max(frame.before.values())[1]} if "last_value" in names else {}
+    return {name: value for name, value in values.items() if name not in {"count", "last"}}
 
 
 _RATES, _AREAS = {"rate", "increase_rate"}, {"integral", "linear_integral"}

@@ -76,6 +76,18 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "filled-for-ever",
+        "a window without a reading is there as long as the state has a row for it",
+        "a reading that holds no more is shown",
+        "P1",
+        "tests/unit/test_fill.py::test_a_window_that_begins_when_the_last_reading_ceases_to_hold_is_not_there",
+        Edit(
+            "state/windows.py",
+            'are_shown |= ints(windows, "last") + hold_ms[codes_of(views)] > ints(windows, "start")',
+            "are_shown |= hold_ms[codes_of(views)] > 0",
+        ),
+    ),
+    Mutation(
         "correction-compares-counts",
         "corrected values with as many readings are taken for the same",
         "outlets have the corrected value, and Redis keeps the former one",

@@ -41,11 +41,11 @@ from service.settings import View, ViewVersion
 from service.spark import batch_context
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
-from state import codec, reader, settled, waiting
+from state import codec, reader
 from state.layout import TRANSITIONS, Changes, session_schema
 from state.rules import ENDLESS_MS
 from state.watermark import EventTime
-from state.windows import concat
+from state.windows import concat, for_silence
 
 _HEADER = t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
 KAFKA = t.StructType(
@@ -215,9 +215,8 @@ class Builders:
         if self._tables is None:
             checkpoint = str(self._folder / "checkpoint")
             self._tables = idle_closer.tables(self._spark, checkpoint, self._settings)
-            self._windows = [
-                waiting.without(settled.not_left(state.windows)) for _, state in reader.states(self._spark, checkpoint)
-            ]
+            states, fills = reader.states(self._spark, checkpoint), self._settings.fills
+            self._windows = [for_silence(state.windows, fills) for _, state in states]
         told = [TRANSITIONS.empty_table()]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
@@ -227,6 +226,7 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
+        self._take_windows(idle_closer.filled([due], -1).windows, self._settings.views)
         entry = self._silence.close(
             Position(1, self._steps - 1),
             asked.of(session_schema(()).empty_table(), due, pa.concat_tables(told)),

@@ -88,6 +88,26 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "carry_for": "90 s",
     },
     {
+        "name": "filled",
+        "by": ["device"],
+        "window": "1 m",
+        "measures": ["temperature"],
+        "statistics": [*DEFAULT, *OTHERS, *ORDERED],
+        "carry_for": "150 s",
+        "fill": "last",
+    },
+    {
+        "name": "crew",
+        "by": ["site"],
+        "window": "2 m",
+        "slide": "1 m",
+        "measures": ["temperature"],
+        "statistics": ["mean", "last_value", "time_weighted_mean", "coverage"],
+        "carry_for": "2 m",
+        "fill": "last",
+        "final_after": "5 s",
+    },
+    {
         "name": "plant",
         "by": ["site"],
         "window": "1 m",
@@ -125,11 +145,12 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "window": "1 d",
         "time_zone": "Europe/Rome",
         "carry_for": "2 d",
+        "fill": "last",
     },
 )
 KEPT = "kept"
 """The name of the outlet."""
-LEAVING = (KEPT, "soon")
+LEAVING = (KEPT, "soon", "filled", "crew")
 """The views whose windows go to the outlet."""
 STATES = "states"
 """The outlet of changes of statuses, and the name among a transcript's views of one that looks at them."""

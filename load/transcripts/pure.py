@@ -50,6 +50,7 @@ class Pure:
         self._idle: dict[str, tuple[object, Fields]] = {}
         self._revisions: Counter[str] = Counter()
         self._left: Items = {}
+        self._left_contents: dict[str, object] = {}
         self._settled: dict[str, object] = {}
         self._settled_unchanged: set[str] = set()
         self._told: dict[str, tuple[Fields, tuple[int, object] | None]] = {}
@@ -119,7 +120,9 @@ class Pure:
 
     def _output(self) -> Output:
         there, contents = self._there()
-        for item, (closed_content, _) in list(self._idle.items()):
+        for item, (closed_content, fields) in list(self._idle.items()):
+            if item not in there and fields.get("count") == 0:
+                continue  # a window without readings is there when it is closed, and changes when it is closed again
             if contents.get(item) != closed_content:
                 del self._idle[item]
                 self._revisions[item] += item in there
@@ -133,7 +136,10 @@ class Pure:
         line_ms = self.simulated_clock.line_ms(self.watermark_ms)
         if line_ms is not None:
             silenced, _ = self._there(line_ms)
-            self._idle |= {item: (contents[item], each) for item, each in silenced.items() if each != there[item]}
+            for item in [item for item, each in silenced.items() if each != there.get(item)]:
+                now = contents[item] if item in contents else content(silenced[item])
+                self._revisions[item] += item in self._idle and self._idle[item][0] != now
+                self._idle[item] = now, silenced[item]
         self._tell(there, contents)
         there |= {item: fields for item, (_, fields) in self._idle.items()}
         for item, fields in there.items():
@@ -173,14 +179,15 @@ class Pure:
             if not item.startswith(tuple(f"window {view}/" for view in LEAVING)) or not fields["closed_by"]:
                 continue
             left = item.replace("window", "left", 1)
-            before = self._left.get(left)
-            if before is not None and before["count"] == fields["count"] and fields["closed_by"] == "settled":
+            before, is_same = self._left.get(left), self._left_contents.get(left) == content(fields)
+            if before is not None and is_same and fields["closed_by"] == "settled":
                 if before["closed_by"] == "idle":
                     self._settled_unchanged.add(left)  # it counts as a revision that did not leave
-            elif before is None or before["count"] != fields["count"]:
+            elif not is_same:
                 revision = 0 if before is None else before["revision"] + 1 + (left in self._settled_unchanged)
                 self._settled_unchanged.discard(left)
-                self._left[left] = {**{name: fields[name] for name in FIELDS["left"]}, "revision": revision}
+                self._left[left] = {**{name: fields.get(name) for name in FIELDS["left"]}, "revision": revision}
+                self._left_contents[left] = content(fields)
 
     def _there(self, line_ms: int = -1) -> tuple[Items, dict[str, object]]:
         """Return the values that follow from the readings, each with the properties whose change makes it another value."""

@@ -87,8 +87,8 @@ STATISTICS = (
 def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
-    One by device and one by site carry readings. Windows of some are settled before they are final. One without windows comes,
-    goes, and has other statistics and measures.
+    One by device and one by site carry readings, and now and then they fill windows without one. Windows of some are settled
+    before they are final. One without windows comes, goes, and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     lead = (30_000, 0, 25_000, 10_000, 20_000, 0)[choice]
@@ -108,8 +108,10 @@ def views(choice: int) -> tuple[View, ...]:
     ]
     total = tuple(name for name in STATISTICS[choice] if name not in ORDERED)
     carrying = (*ORDERED, "count", "last")
-    carry = View("carry", ("device",), 10_000, 10_000, ("t",), carrying, carry_ms=15_000, lead_ms=lead)
-    plant = View("plant", ("site",), 10_000, 10_000, ("t",), carrying, carry_ms=15_000)
+    carry = View(
+        "carry", ("device",), 10_000, 10_000, ("t",), carrying, carry_ms=25_000, lead_ms=lead, fills=choice % 3 < 2
+    )
+    plant = View("plant", ("site",), 10_000, 10_000, ("t",), carrying, carry_ms=15_000, fills=choice % 2 == 0)
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], total)
     without = (ever,) if choice % 3 != 1 else ()
     warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])

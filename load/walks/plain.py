@@ -9,6 +9,8 @@ A setting that changes holds from the next batch on. What that means is document
     one reading of a time   the first one by partition, offset and index in an array, in the batches that have the setting
     a view's length,        another view under a name of its own in keys, which readers get when its past is computed. Its windows
     columns or filter       that begin before are marked until then. The same for a view that comes back
+    a view's fill           windows without readings are written when they are closed or settled, and when that is changed while
+                            they are settled, or they are closed again
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
                             next batch begins. It counts late readings, too
 
@@ -23,7 +25,7 @@ from functools import cache
 
 from load.judge.expected import View, key_text
 from load.judge.predicates import Predicate
-from load.judge.statistics import NEEDS, Frame, plain
+from load.judge.statistics import NEEDS, Frame, of_carried, plain
 from load.judge.versions import Versions
 
 MAX_DELAY_MS, MAX_AHEAD_MS, IDLE_AFTER_MS = 30_000, 5_000, 5_000
@@ -181,6 +183,7 @@ class Plain:
         leads = {view.name: view.lead_ms for view in rules.views if view.lead_ms}
         for name, lead in leads.items():
             self._settled[name] = max(self._settled.get(name, 0), self.watermark_ms + lead)
+        self._fill({view.name: self.watermark_ms + view.lead_ms for view in rules.views}, "watermark")
         self._leave_settled(leads)
         self._close_windows(self.watermark_ms, "watermark")
         for each in on_time:
@@ -202,6 +205,7 @@ class Plain:
 
     def silence(self, line_ms: int, rules: Rules) -> None:
         """Input is silent, and the clock closes what is open up to this event time."""
+        self._fill({view.name: line_ms for view in self._versions.views}, "idle")
         self._close_windows(line_ms, "idle")
         for name, device in self._devices.items():
             gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
@@ -286,12 +290,33 @@ class Plain:
             carried = self._carried.setdefault(place, {})
             carried[device] = max(carried.get(device, reading), reading)
             window = self._windows.get(place)
-            if window is not None and window.carried != carried:
+            # Into a window without readings it is carried when that is closed: see `_fill`.
+            if window is not None and window.readings and window.carried != carried:
                 before = _numbers(start, window)
                 window.carried = dict(carried)
                 if _numbers(start, window) != before:
                     window.revision += window.closed_by in {"idle", "settled"}
                     window.closed_by = ""
+
+    def _fill(self, lines_ms: Mapping[str, int], closed_by: str) -> None:
+        """Windows without readings are there, with what is carried into them, when they are closed or settled by these lines."""
+        views = {view.name: view for view in self._versions.views}
+        for place, carried in list(self._carried.items()):
+            view, start, window = views.get(place[0]), place[3], self._windows.get(place)
+            end = start + view.window_ms if view is not None else 0
+            is_due = end <= lines_ms.get(place[0], -1) or (window is not None and window.is_settled)
+            is_settled = closed_by == "idle" and window is not None and window.is_settled
+            is_empty = window is None or not (window.readings or window.closed_by == "watermark")
+            is_shown = view is not None and view.fills and view.holds(start, carried)
+            if view is not None and is_shown and is_due and is_empty and not is_settled:
+                if window is None:
+                    needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
+                    window = self._windows[place] = _Window(end, needs, view.statistics, carry_ms=view.carry_ms)
+                elif window.carried != carried:
+                    window.revision += window.closed_by in {"idle", "settled"}
+                window.carried, window.mark = dict(carried), self._mark(place)
+            if end <= self.watermark_ms:
+                del self._carried[place]
 
     def _close_windows(self, line_ms: int, closed_by: str) -> None:
         for (view, measure, key, start), window in self._windows.items():
@@ -520,6 +545,8 @@ def _following(view: View, event_ms: int) -> range:
 
 def _numbers(start: int, window: _Window) -> Mapping[str, float | None]:
     frame = Frame(start, window.end, window.carried, window.carry_ms)
+    if not window.readings:
+        return {"count": 0, "last": max(window.carried.values())[0], **of_carried(window.names, frame)}
     return {name: plain(name, window.readings, frame) for name in window.names if NEEDS[name] <= window.kept}
 
 

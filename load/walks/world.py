@@ -55,7 +55,7 @@ from service.row_schemas import OUTPUT, REJECTS, TIMES
 from service.settings import Settings, parse
 from service.spark.batch_context import BatchContext
 from service.spark.files import Local
-from state import codec, settled, waiting, windows
+from state import codec, windows
 from state.codec import CodecError
 from state.processor import STATE_NAME, STATE_SCHEMAS, BucketProcessor
 from state.store import Cache, Store, restore
@@ -398,15 +398,17 @@ class World:
         if self._tables is None:
             states = list(self.states())
             self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
-            self._windows = [waiting.without(settled.not_left(state.windows)) for state in states]
+            self._windows = [windows.for_silence(state.windows, self.settings.fills) for state in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
             sink.write([idle_closer._row(changes)])
             self._tables.keep(number, state)
-        sink.run("idle", watermark=str(line_ms))
         due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
+        as_of = replace(micro_batch, watermark_ms=self.time.watermark_ms)
+        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.filled(due, -1))])
+        sink.run("idle", watermark=str(line_ms))
         assert self._outlets is not None
         self._outlets.close_idle(sink.micro_batch, [], due)
         self._wait_for_outlet()
@@ -532,6 +534,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             "statistics": each.statistics,
             "where": each.where,
             **({} if each.carry_ms is None else {"carry_for": f"{each.carry_ms} ms"}),
+            **({"fill": "last"} if each.fills else {}),
             **({"final_after": f"{plain.MAX_DELAY_MS - each.lead_ms} ms"} if each.lead_ms else {}),
             **({"window": "none"} if each.is_endless else times),
         }

@@ -27,6 +27,7 @@ def rules(settings: Settings) -> Rules:
         update_every={view.name: view.update_every_ms for view in settings.views},
         devices_every_ms=sessions.update_every_ms,
         leads=settings.leads,
+        fills=settings.fills,
     )
 
 

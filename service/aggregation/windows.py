@@ -148,7 +148,7 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
 
 def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], columns: Columns, carry_ms: int) -> Panes:
     """Return a row without readings for each device and window after a step that its last reading is carried into."""
-    of, lists, last_ms = trail_groups.last(columns[TRAIL])
+    of, lists, last_ms, last_value = trail_groups.last(columns[TRAIL])
     group, start = group[of], start[of]
     rows, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     row, at = np.arange(len(start)), view.following(start)
@@ -160,6 +160,8 @@ def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], column
         at = view.following(at)
     chosen, begins = np.concatenate(rows), np.concatenate(starts)
     carried = {name: nothing(name, len(begins)) for name in columns}
+    # Those of the readings in a window are later.
+    carried |= {name: of[chosen] for name, of in (("last", last_ms), ("last_value", last_value)) if name in columns}
     carried[TRAIL] = trail_groups.held(lists[chosen], begins, carry_ms)
     return Panes(group[chosen], begins, carried)
 

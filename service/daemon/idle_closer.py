@@ -13,9 +13,11 @@ Before it closes anything, and also when no batch came for the longest `update_e
 state (state/waiting.py): progress must not call a window final that lacks readings.
 
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
-last committed batch, advanced by the state's own step (state/table.py). Windows need no write in Redis: progress says up to
-which event time they are closed. Outlets get both (service/outlets/silence.py). All values have that batch's number. They are
-written under the term's `write_lock`, so never while a batch is written, and only while every published batch is committed.
+last committed batch, advanced by the state's own step (state/table.py). Windows with readings need no write in Redis: progress
+says up to which event time they are closed. Those without, of views with `fill`, are written when they are closed, and again
+after a batch that may have changed what is carried into them. Outlets get all (service/outlets/silence.py). All values have that
+batch's number. They are written under the term's `write_lock`, so never while a batch is written, and only while every published
+batch is committed.
 docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
@@ -43,8 +45,8 @@ from service.row_schemas import CHANGES, OUTPUT
 from service.settings import Settings
 from service.spark.files import opened
 from service.units import format_time
-from state import codec, reader, settled, waiting, windows
-from state.layout import BucketState, Changes
+from state import codec, reader, windows
+from state.layout import BucketState, Changes, session_schema, status_schema
 from state.table import present_waiting
 
 _OUTPUT = to_arrow_schema(OUTPUT)
@@ -74,6 +76,8 @@ class IdleCloser(SideJob):
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
         self._windows: list[pa.Table] = []
+        self._filled_ms = -1
+        """The event time up to which the windows without readings of that state are written."""
 
     def published(self, batch: int, admitted: int, *, moved: bool, waiting: int = 0) -> None:
         """Note a batch of the query before it is committed: how many readings it admitted, whether the watermark moved, and how
@@ -128,10 +132,15 @@ class IdleCloser(SideJob):
             sink = self._sink(line_ms)
             if sink is None:
                 return
+            due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
+            if empty := filled(due, self._filled_ms):
+                # The list of keys loses what has expired by the watermark: silence expires nothing.
+                micro_batch = replace(sink.micro_batch, watermark_ms=committed.watermark_ms)
+                outcome += replace(sink, micro_batch=micro_batch).write([_row(empty)])
+            self._filled_ms = line_ms
             sink.run("idle", watermark=str(line_ms))
             self._term.idle_ms = max(self._term.idle_ms, line_ms)
             if self._term.outlets is not None:
-                due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
                 self._term.outlets.close_idle(sink.micro_batch, closed, due)
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
@@ -171,11 +180,10 @@ class IdleCloser(SideJob):
             states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
             opened = batch, _tables(states, self._settings)
             self._open = opened
-            self._windows = (
-                [waiting.without(settled.not_left(state.windows)) for state in states]
-                if self._term.outlets is not None
-                else []
-            )
+            fills = self._settings.fills
+            has_use = bool(fills) or self._term.outlets is not None
+            self._windows = [windows.for_silence(state.windows, fills) for state in states] if has_use else []
+            self._filled_ms = -1
         return opened[1]
 
     def _has_newest_state(self, batch: int) -> bool:
@@ -227,6 +235,12 @@ class IdleCloser(SideJob):
 def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int | None = None) -> Tables:
     """Return the state of a checkpoint after a batch, by default the last, without windows: progress alone closes those."""
     return _tables([state for _, state in reader.states(spark, checkpoint, batch)], settings)
+
+
+def filled(due: Iterable[pa.Table], from_ms: int) -> Changes:
+    """Return the windows without readings that end after a time."""
+    tables = [table.filter(pc.and_(pc.equal(table["count"], 0), pc.greater(table["end"], from_ms))) for table in due]
+    return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
 
 
 def _tables(states: Iterable[BucketState], settings: Settings) -> Tables:

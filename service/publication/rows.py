@@ -23,13 +23,14 @@ from state.calendar import local_times
 from state.columns import TOTALS, Floats
 from state.layout import CLOSED
 from state.statistics import ORDERED, SESSION_STATISTICS, SKETCH, STATISTICS, Shown
-from state.window_columns import COLUMNS, Kept, Totals
+from state.window_columns import CARRIED, COLUMNS, Kept, Totals
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]
 
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
+_OF_NOTHING: dict[str, Any] = {"divide": "ignore", "invalid": "ignore"}
 FOR_EVER = 0
 """The TTL of a row that does not expire."""
 
@@ -178,7 +179,8 @@ def window_rows(
         shared["partly"] = True
     if any(view.carry_for_ms is not None for view in views):
         # What is carried into a window changes without its count.
-        shared["equal"] = [name for name in ORDERED if name in fields]
+        last = ("last", "last_value") if any(view.fill == "last" for view in views) else ()
+        shared["equal"] = [name for name in (*last, *ORDERED) if name in fields]
     if begun is not None:
         pairs = zip(columns["view"].to_pylist(), columns["measure"].to_pylist(), strict=True)
         fields["complete_from"] = texts(decimal(pa.array([begun.get(pair, 0) for pair in pairs], pa.int64())))
@@ -233,7 +235,10 @@ def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> tupl
 
 
 def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[str, Any]:
-    """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has what each view shows."""
+    """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has what each view shows.
+
+    A window without readings has those of what is carried into it.
+    """
     shown = {view: chosen[view] for view in pc.unique(columns["view"]).to_pylist()}
     used = [each.names for each in shown.values()]
     per_s = _by_row(columns, {view: each.per_ms / 1000 for view, each in shown.items() if each.per_ms != 1000}, 1.0)
@@ -241,6 +246,9 @@ def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[
     known = {name: columns[name] for name in ("start", "end", *COLUMNS) if name in columns}
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
     kept = Kept({name: _numpy(each) for name, each in known.items()}, wraps_at)
+    is_filled = kept["count"] == 0
+    if is_filled.any():
+        nulls |= {name: nulls.get(name, False) | is_filled for name in known.keys() & COLUMNS.keys() - CARRIED}
     fields: dict[str, Any] = {}
     for name, statistic in STATISTICS.items():
         if any(name in names for names in used) and known.keys() >= set(statistic.columns):
@@ -248,7 +256,8 @@ def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[
             if not all(name in names for names in used):
                 lacking = pa.array([view for view, each in shown.items() if name not in each.names], pa.string())
                 absent.append(pc.is_in(columns["view"], lacking).to_numpy(zero_copy_only=False))
-            numbers = statistic.of_window(kept)
+            with np.errstate(**_OF_NOTHING if is_filled.any() else {}):
+                numbers = statistic.of_window(kept)
             if per_s is not None:
                 numbers = statistic.per(numbers, per_s)
             if statistic.may_be_absent:

@@ -184,7 +184,9 @@ class Correction:
         self._report.unrecoverable["devices' sessions"] += len(unrecoverable)
         if ready.num_rows:
             self._mark("correcting", ready)
-            self._write(engine.with_late(base.windows, fold(ready).windows), sessions.sessions, whole_ms)
+            self._write(
+                engine.with_late(base.windows, fold(ready).windows, settings.fills), sessions.sessions, whole_ms
+            )
             failpoint.hit("corrected_before_marked")
             next_ms = self._next_ms(ready)
             is_whole = next_ms == NO_WINDOW_MS

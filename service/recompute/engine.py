@@ -175,7 +175,7 @@ class _Present:
         for number, view in enumerate(self.views.values()):
             own = np.flatnonzero(numbers == number)
             is_served[own] = view.are_windows(start[own], end[own])
-        return windows.with_readings(windows.compact(table.filter(pa.array(is_served))))
+        return windows.compact(table.filter(pa.array(is_served)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,9 +268,9 @@ def _partials(rows: Iterable[Mapping[str, Any]], settings: Settings) -> Partials
     return Partials(merged, pa.concat_tables(tables, promote_options="default"))
 
 
-def with_late(base: pa.Table, late: pa.Table) -> pa.Table:
-    """Return the windows of `late`, each merged with the same window of `base`."""
-    return windows.advance(base, [late], NEVER_MS).changed
+def with_late(base: pa.Table, late: pa.Table, fills: Mapping[str, int]) -> pa.Table:
+    """Return the windows of `late`, each merged with the same window of `base`; `fills` are those of the settings."""
+    return windows.with_readings(windows.only(windows.advance(base, [late], NEVER_MS).open, late), fills)
 
 
 def targeted(run: Recomputation, admitted: DataFrame, targets: pa.Table, from_ms: Mapping[str, int]) -> Partials:

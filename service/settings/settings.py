@@ -410,6 +410,11 @@ class Settings(Section):
         return {name: most_ms - ms for name, ms in after_ms.items() if ms < most_ms}
 
     @property
+    def fills(self) -> dict[str, int]:
+        """For how long (ms) after a reading windows without one are published, by view, of views with `fill`."""
+        return {view.name: view.carry_for_ms for view in self.views if view.fill == "last" and view.carry_for_ms}
+
+    @property
     def closing(self) -> tuple[tuple[str, str], ...]:
         """The views with windows, each with each of its measures: (view, measure)."""
         return tuple((view.name, m) for view in self.closing_views for m in self.view_measures(view))

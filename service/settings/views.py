@@ -83,6 +83,10 @@ class View(Section):
     """How long a reading holds at most in statistics of order, also in the windows that follow. Each step of it costs as much
     as one more step of the window. Default: a reading holds until the next one or its window's end.
     """
+    fill: Literal["last", "none"] = "none"
+    """What a window without a reading shows while an earlier one still holds by `carry_for`: "last" publishes it when it is
+    closed, with count 0 and what is carried into it; "none" publishes windows with readings only.
+    """
     per: Literal["s", "min", "h", "d"] = "s"
     """The time to which `rate`, `increase_rate`, `integral` and `linear_integral` refer: with "h" the integral of kW is in
     kWh. A view with another one is another version.
@@ -183,6 +187,8 @@ class View(Section):
                     f"carry_for {format_duration(self.carry_for_ms)} is more than {MOST_CARRIED} times "
                     f"{format_duration(between_ms)}, the time between the starts of two windows: shorten it, or lengthen that"
                 )
+        elif self.fill == "last":
+            yield "fill: needs carry_for, which says for how long after its last reading a device has windows without one"
         for name, is_set, needed in (
             ("per", self.per != "s", statistics.REFERRED),
             ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),

@@ -17,10 +17,11 @@ from service.publication.policy import WritePolicy
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
+from service.settings import View
 from state.layout import session_schema
 from state.statistics import DEFAULT, with_always
 from tests.integration.redis_target import WINDOW, Target, window_name
-from tests.outputs import MINUTE, T0, changes, device, micro_batch, session, window, window_table, windows
+from tests.outputs import MINUTE, T0, changes, device, filled_table, micro_batch, session, window, window_table, windows
 
 pytestmark = pytest.mark.integration
 
@@ -216,6 +217,27 @@ def test_who_republishes_corrects_under_its_own_mark_alone(target: Corrected) ->
     target.client.delete(target.key("republish"))
     with pytest.raises(SinkError, match="values are being republished"):
         target.marked({0: "lost 17 1"}).write(target.windows([20.0, 30.0, 40.0]))
+
+
+def test_a_window_without_a_reading_is_corrected_by_what_is_carried_into_it_and_by_a_reading(target: Corrected) -> None:
+    statistics = ["mean", "last_value", "increase"]
+    view = View(name="device_1m", by=("device",), window="1 m", statistics=statistics, carry_for="1 m", fill="last")
+
+    def rows(table: pa.Table) -> list[Rows]:
+        return as_of_watermark(window_rows(table, target.keys, [view], PASSED.watermark_ms), PASSED.watermark_ms, 0)[:1]
+
+    target.publish(window([20.0], key="d2"))
+    assert target.correction.write(rows(filled_table(statistics, 5.0))) == Written(written=1), (
+        "a late reading has made it"
+    )
+    assert target.correction.write(rows(filled_table(statistics, 5.0))) == Written(same=1)
+    assert target.correction.write(rows(filled_table(statistics, 7.0))) == Written(written=1)
+    assert target.fields("count", "last_value", "revision") == ("0", "7", "1")
+    there = rows(window_table([("device_1m", "d1", T0, [9.0])], statistics))
+    assert target.correction.write(there) == Written(written=1)
+    assert target.fields("count", "mean", "revision") == ("1", "9", "2")
+    assert target.correction.write(rows(filled_table(statistics, 7.0))) == Written(poorer=1)
+    assert not target.violations()
 
 
 def test_a_window_with_as_many_readings_of_other_values_is_replaced_and_rounding_is_no_difference(

@@ -42,6 +42,7 @@ from tests.outputs import (
     changed,
     changes,
     device,
+    filled_table,
     micro_batch,
     reject,
     row,
@@ -605,6 +606,31 @@ def test_a_window_whose_carried_reading_changes_is_written_with_the_same_count(t
     assert target.write(4, carrying(3.0)).written == 1
     fields = target.read()
     assert (fields["count"], fields["increase"], fields["closed_by"], fields["revision"]) == ("1", "2", "", "1")
+
+
+def test_a_window_without_a_reading_is_revised_by_what_is_carried_and_by_a_late_reading(target: Target) -> None:
+    statistics = ["mean", "last_value", "increase", "time_weighted_mean"]
+    view = View(name="device_1m", by=("device",), window="1 m", statistics=statistics, carry_for="1 m", fill="last")
+    target.settings = target.settings.model_copy(update={"views": (view,)})
+    there = window_table([("device_1m", "d1", T0, [9.0])], statistics)
+
+    def filled(value: float) -> pa.RecordBatch:
+        return changed(filled_table(statistics, value))
+
+    target.write(1, filled(5.0))
+    target.sink(1).progress()
+    shown = {name: target.read().get(name) for name in ("count", "last", "last_value", "mean", "increase")}
+    assert shown == {"count": "0", "last": str(T0 - 10_000), "last_value": "5", "mean": None, "increase": "0"}
+    assert not target.violations()
+    idle(target, T0 + MINUTE, 1)
+    assert target.write(1, filled(5.0)).unchanged == 1
+    assert target.write(2, filled(7.0)).written == 1
+    assert target.fields("last_value", "revision") == ("7", "1")
+    target.sink(2).progress()
+    idle(target, T0 + MINUTE, 2)
+    assert target.write(3, changed(there)).written == 1
+    assert target.fields("count", "mean", "revision") == ("1", "9", "2")
+    assert target.write(4, filled(7.0)).refused_old == 1, "a window with readings is richer"
 
 
 def test_what_a_silence_has_closed_up_to_does_not_go_back(target: Target) -> None:

@@ -86,6 +86,22 @@ def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:
     return tuple(fields[name] for name in names)
 
 
+def test_silence_writes_windows_without_readings_and_again_after_a_late_reading(parts: Parts) -> None:
+    view = {"name": "device", "by": ["device"], "window": "1 m", "statistics": ["mean", "last_value", "coverage"]}
+    world = Quiet(*parts, views=[{**view, "carry_for": "5 m", "fill": "last"}], admission={"max_delay": "10 m"})
+    world.go(reading("a", 20, 5.0))
+    assert world.be_silent(BASE_MS + 150_000)
+    assert what(world.window("a", 60), "count", "last_value", "closed_by", "revision") == ("0", "5", "idle", "0")
+    assert "mean" not in world.window("a", 60)
+    assert not world.window("a", 120), "it is not over"
+    world.go(reading("a", 90, 6.0), reading("a", 50, 7.0))
+    assert what(world.window("a", 60), "count", "mean", "closed_by", "revision") == ("1", "6", "", "1")
+    assert world.be_silent(BASE_MS + 400_000)
+    assert [world.window("a", at).get("count") for at in range(0, 480, 60)] == ["2", "1", *"0000", None, None]
+    assert what(world.window("a", 240), "last", "last_value", "closed_by") == (str(BASE_MS + 90_000), "6", "idle")
+    world.assert_right()
+
+
 def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet) -> None:
     world.go(*FIRST)
     assert world.be_silent(BASE_MS + 200_000)

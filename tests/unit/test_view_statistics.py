@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import hypothesis
 import numpy as np
@@ -93,6 +94,10 @@ def plainly(readings, of, *, at=None):
             for back in range(view.window_ms // view.step_ms):
                 place = view.name, device if view.by else "all", newest - back * view.step_ms
                 groups.setdefault(place, []).append((BASE_MS + ms, value, device))
+    for device, ms, _ in readings:
+        for view in (each for each in of if each.fill == "last"):
+            for start in range(ms - ms % view.step_ms + view.step_ms, ms + view.carry_for_ms, view.step_ms):
+                groups.setdefault((view.name, device if view.by else "all", start), [])
     by_name = {view.name: view for view in of}
 
     def value_of(name, place, group):
@@ -101,6 +106,9 @@ def plainly(readings, of, *, at=None):
         for device, ms, reading in readings:
             if (not view.by or device == place[1]) and 0 < place[2] - ms <= (view.carry_for_ms or 0):
                 carried[device] = max(carried.get(device, (0, 0.0)), (BASE_MS + ms, reading))
+        if not group and name not in ORDERED:
+            latest = max(carried.values())
+            return {"count": 0, "last": latest[0], "last_value": latest[1]}.get(name)
         return plain(name, group, Frame(start, start + view.window_ms, carried, view.carry_for_ms))
 
     return {
@@ -294,17 +302,22 @@ def carrying(**fields):
     return View(name="one", **fields)
 
 
+FILLED = {"fill": "last", "statistics": [*STATISTICS]}
+
+
 @examples(30)
+@pytest.mark.parametrize("fill", [{}, FILLED])
 @pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.randoms())
-def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(by, readings, rng):
-    of, cut = [carrying(by=by)], rng.randint(0, len(readings))
+def test_a_recomputation_in_the_order_of_time_carries_what_the_stream_carries(by, fill, readings, rng):
+    of, cut = [carrying(by=by, **fill)], rng.randint(0, len(readings))
+    rules = replace(RULES, fills={"one": 25_000} if fill else {})
     shuffled = rng.sample(readings, len(readings))
     tasks = [table for some in (shuffled[:cut], shuffled[cut:]) if some for table in folded(some, of)]
     payloads = sorted(
         (Payload(int(ints(part, "first").min()), parts=part) for part in tasks), key=lambda each: each.first_ms
     )
-    closed = [each.windows for each in history.closed(payloads, BASE_MS + 90_000, 0, RULES)]
+    closed = [each.windows for each in history.closed(payloads, BASE_MS + 90_000, 0, rules)]
     assert_same(published(windows.concat(closed), of), plainly(readings, of))
     assert sum(each.num_rows for each in closed) == len(plainly(readings, of))
 
@@ -349,10 +362,11 @@ def test_readings_are_carried_into_local_days_of_any_length_in_any_order(zone, d
 
 
 @examples(30)
+@pytest.mark.parametrize("fill", [{}, FILLED])
 @pytest.mark.parametrize("by", [("device",), ()])
 @hypothesis.given(in_time, st.randoms())
-def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by, readings, rng):
-    of = [carrying(by=by, window=20_000, slide=10_000)]
+def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by, fill, readings, rng):
+    of = [carrying(by=by, window=20_000, slide=10_000, **fill)]
     late = rng.sample(readings, rng.randint(1, len(readings)))
     in_place = list(readings)
     for each in late:
@@ -363,7 +377,10 @@ def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by
         base = windows.advance(
             base, [windows.only(part, targets) for part in folded(in_place, of)], engine.NEVER_MS
         ).open
-    expected, corrected = plainly(readings, of), published(engine.with_late(base, targets), of)
+    expected, corrected = (
+        plainly(readings, of),
+        published(engine.with_late(base, targets, {"one": 25_000} if fill else {}), of),
+    )
     assert_same(corrected, {place: expected[place] for place in corrected})
     before = plainly(in_place, of)
     assert {place for place, fields in expected.items() if fields != before.get(place)} <= corrected.keys()
@@ -515,7 +532,7 @@ def test_a_window_that_silence_closed_leaves_again_when_what_it_carries_changes(
         windows.empty(), folded([("a", 2_000, 5.0), ("a", 31_000, 8.0), ("b", 31_000, 1.0)], of), 0
     )
     nothing = session_schema(()).empty_table()
-    entry = silence.close(Position(1, 3), asked.of(nothing, before.open), Scope({}))
+    entry = silence.close(Position(1, 3), asked.of(nothing, windows.for_silence(before.open, {})), Scope({}))
     assert entry is not None
     # Windows that only have what is carried into them do not leave.
     assert outbox.load(entry).windows.num_rows == 3

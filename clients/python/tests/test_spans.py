@@ -102,6 +102,15 @@ def test_windows_of_a_span_are_merged_to_the_statistics_of_their_readings(client
     earlier = client.aggregate("site", "leeds", since=T0 - 2 * MINUTE, until=T0, measure="power")
     assert (earlier.count, earlier.mean, earlier.final) == (3, 3.0, True)
     assert client.aggregate("site", "cork", since=T0 - MINUTE, until=T0, measure="power") is None
+    later = f"tidemark:window:site:power:leeds:{T0 + MINUTE}"
+    window(server, "site:power:leeds", T0 + MINUTE, count=0, last_value="9")
+    server.redis.hdel(later, "sum", "mean", "min", "max", "stddev", "first")
+    filled = client.aggregate("site", "leeds", since=T0 - 2 * MINUTE, measure="power")
+    assert (filled.windows, filled.end, filled.last) == (4, T0 + 2 * MINUTE, found.last), "one without a reading"
+    assert (filled.count, filled.mean, filled.max, filled.stddev) == (6, 4.0, 9.0, found.stddev)
+    empty = client.aggregate("site", "leeds", since=T0 + MINUTE, measure="power")
+    assert (empty.count, empty.mean, empty.stddev, empty.last_value) == (0, None, None, 9.0)
+    server.redis.delete(later)
     server.redis.hdel(f"tidemark:window:site:power:leeds:{T0}", "sum", "stddev")
     found = client.aggregate("site", "leeds", since=T0 - 2 * MINUTE, measure="power")
     assert (found.sum, found.stddev) == (24.0, None), "a sum follows from a mean"

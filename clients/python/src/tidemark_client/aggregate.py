@@ -62,6 +62,8 @@ def merged(windows: list[Window], name: Callable[[int], str]) -> Aggregate | Non
     """
     if not windows:
         return None
+    begins, ends, number, is_final = windows[0], windows[-1], len(windows), all(each.final for each in windows)
+    windows = [each for each in windows if each.count] or windows  # the others have nothing to merge
     oldest, newest = windows[0], windows[-1]
     count = sum(each.count for each in windows)
     sums = [_sum(each) for each in windows]
@@ -76,9 +78,9 @@ def merged(windows: list[Window], name: Callable[[int], str]) -> Aggregate | Non
         oldest.view,
         oldest.measure,
         oldest.key,
-        start=oldest.start,
-        end=newest.end,
-        windows=len(windows),
+        start=begins.start,
+        end=ends.end,
+        windows=number,
         count=count,
         sum=total,
         mean=mean,
@@ -92,7 +94,7 @@ def merged(windows: list[Window], name: Callable[[int], str]) -> Aggregate | Non
         median=median,
         p95=p95,
         p99=p99,
-        final=all(each.final for each in windows),
+        final=is_final,
     )
 
 

@@ -123,7 +123,7 @@ class Client:
         return self.ask(queries.current(view, key, measure))
 
     def latest_complete(self, view: str, key: KeyOf = (), measure: str | None = None) -> Window | None:
-        """The newest window of a key that has readings and is final."""
+        """The newest window of a key that is final."""
         return self.ask(queries.latest_complete(view, key, measure))
 
     def windows(
