@@ -1,20 +1,21 @@
 """What stands before a record of Avro, in the plan: the same answers as without Spark (tests/unit/test_framings.py)."""
 
-from datetime import UTC, datetime
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.admission import guids, readings
+from service.admission import guids
 from service.admission.formats.framings import FRAMINGS
 from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
 from service.commands.metadata import Metadata
 from service.settings import Input, Settings
+from tests.stream.decisions import admitted, reason
 from tests.stream.messages import ENV, FILE, text
-from tests.stream.records import BASE_MS
-from tests.stream.test_public_shapes import RECORD
+from tests.stream.records import BASE_MS, Record
 from tests.unit.test_framings import (
     FIRST,
     GUID,
@@ -32,16 +33,22 @@ from tests.unit.test_framings import (
 pytestmark = pytest.mark.spark
 
 
+def rows_of(spark: Any, given: Settings, values: Iterable[tuple[bytes, Any]], **more: Any) -> list[dict[str, Any]]:
+    """The rows of admission for these values with their headers."""
+    records = [Record(value, BASE_MS, b"k", tuple(headers), topic="topic") for value, headers in values]
+    return admitted(spark, given, records, **more)
+
+
+def answers(spark: Any, given: Settings, named: dict[str, tuple[bytes, Any]]) -> dict[str, Any]:
+    """By name the value of a record's measure, or the reason of its reject."""
+    rows = rows_of(spark, given, ((value, ()) for value, _ in named.values()))
+    return {name: reason(row) or row["t"] for name, row in zip(named, rows, strict=True)}
+
+
 @pytest.mark.parametrize("framing", FRAMINGS)
 def test_each_framing_is_read_by_the_plan(spark: Any, tmp_path: Path, framing: str) -> None:
     values = cases(framing)
-    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
-    rows = [(b"k", value, "topic", 0, number, at, []) for number, (value, _) in enumerate(values.values())]
-    decided = readings.admit(spark.createDataFrame(rows, RECORD), settings(tmp_path, framing)).collect()
-    found = {
-        name: row["t"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
-        for name, row in zip(values, sorted(decided, key=lambda row: int(row["offset"])), strict=True)
-    }
+    found = answers(spark, settings(tmp_path, framing), values)
     assert found == {name: expected for name, (_, expected) in values.items()}
 
 
@@ -84,33 +91,21 @@ def test_apicurio_frames_other_formats_than_avro(spark: Any, tmp_path: Path, for
 
 def _compare(spark: Any, given: Settings, known: dict[int, Any], records: dict[str, Any]) -> None:
     """Compare the plan with what is expected, and with the decoder of a single record."""
-    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
-    rows = [(b"k", value, "topic", 0, n, at, headers) for n, (headers, value, _) in enumerate(records.values())]
-    frame = spark.createDataFrame(rows, RECORD)
     schemas = {"input": SchemaSet(known, known[1])}
-    decided = readings.admit(frame if given.needs_headers else frame.drop("headers"), given, schemas=schemas).collect()
-    answers = {}
-    for name, row in zip(records, sorted(decided, key=lambda row: int(row["offset"])), strict=True):
-        reject = readings.parsed(row["reject"]) if row["reject"] else None
-        answers[name] = row["t"] if reject is None else reject["reason"]
-        headers, value, _ = records[name]
+    rows = rows_of(spark, given, ((value, headers) for headers, value, _ in records.values()), schemas=schemas)
+    for row, (name, (headers, value, expected)) in zip(rows, records.items(), strict=True):
+        why = reason(row)
+        assert (why or row["t"]) == expected, name
         found = dissect.dissect(value, given.form, known, headers)
-        assert dissect.reason(found, Metadata(b"k"), given.form)[0] == (reject["reason"] if reject else ""), name
-        assert reject is None or reject["reason"] != "unknown_schema" or reject["schema_id"] == found.schema, name
-    assert answers == {name: expected for name, (_, _, expected) in records.items()}
+        assert dissect.reason(found, Metadata(b"k"), given.form)[0] == (why or ""), name
+        assert why != "unknown_schema" or json.loads(row["reject"])["schema_id"] == found.schema, name
 
 
 @pytest.mark.parametrize("others", ["reject", "ignore"])
 @pytest.mark.parametrize(("form", "framing"), TYPED)
 def test_the_records_of_one_type_are_read(spark: Any, tmp_path: Path, form: str, framing: str, others: str) -> None:
     records = typed_cases(form, framing, others)
-    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
-    rows = [(b"k", value, "topic", 0, n, at, []) for n, (value, _) in enumerate(records.values())]
-    decided = readings.admit(spark.createDataFrame(rows, RECORD), typed(tmp_path, form, framing, others)).collect()
-    found = {
-        name: row["t"] if row["reject"] is None else readings.parsed(row["reject"])["reason"]
-        for name, row in zip(records, sorted(decided, key=lambda row: int(row["offset"])), strict=True)
-    }
+    found = answers(spark, typed(tmp_path, form, framing, others), records)
     assert found == {name: expected for name, (_, expected) in records.items()}
 
 
@@ -121,15 +116,11 @@ OTHER = {"type": "record", "name": "Alarm", "fields": [{"name": "code", "type": 
 def test_records_of_other_types_are_filtered_where_they_are_ignored(spark: Any, tmp_path: Path, others: str) -> None:
     given = settings(tmp_path, "confluent", others=others)
     schemas = {"input": SchemaSet({1: FIRST, 3: OTHER}, FIRST)}
-    at = datetime.fromtimestamp(BASE_MS / 1000, UTC)
     values = [b"\0\0\0\0\1" + body(1, 1.5), b"\0\0\0\0\3\x08", b"\0\0\0\0\x09x", b"\0\0\0\0\1x", b"\0\0"]
-    rows = [(b"k", value, "topic", 0, n, at, []) for n, value in enumerate(values)]
-    frame = spark.createDataFrame(rows, RECORD)
 
     def decided(**more: Any) -> list[Any]:
-        found = readings.admit(frame, given, schemas=schemas, **more).collect()
-        rows = sorted(found, key=lambda row: int(row["offset"]))
-        return [row["device"] if row["reject"] is None else readings.parsed(row["reject"])["reason"] for row in rows]
+        rows = rows_of(spark, given, ((value, ()) for value in values), schemas=schemas, **more)
+        return [reason(row) or row["device"] for row in rows]
 
     known, unknown = (None, None) if others == "ignore" else ("undecodable", "unknown_schema")
     assert decided() == ["d", known, unknown, "undecodable", "undecodable"]

@@ -104,11 +104,20 @@ def of_kind(rows, kind):
     return [row for row in rows if row["kind"] == kind]
 
 
+TABLES = {PARTS: b"W", REJECTS: b"J", RUNS: b"R"}
+
+
+def unpacked(rows, kind):
+    """The rows of the tables that all payloads of a kind hold."""
+    payloads = (row["payload"] for row in of_kind(rows, kind))
+    return [each for payload in payloads for each in codec.unpack(TABLES[kind], payload).to_pylist()]
+
+
 def parts_of(rows):
     """The parts of windows in all payloads, each in the bucket that its view and key have everywhere."""
     all_parts, buckets = [], {}
     for row in of_kind(rows, PARTS):
-        parts = codec.unpack(b"W", row["payload"]).to_pylist()
+        parts = unpacked([row], PARTS)
         assert row["first"] == min(p["first"] for p in parts)
         assert all(buckets.setdefault((p["view"], p["key"]), row["bucket"]) == row["bucket"] for p in parts)
         all_parts += parts
@@ -117,8 +126,11 @@ def parts_of(rows):
 
 def rejects_of(rows):
     """The rejects in all payloads, by offset."""
-    rejects = [reject for row in of_kind(rows, REJECTS) for reject in codec.unpack(b"J", row["payload"]).to_pylist()]
-    return sorted(rejects, key=lambda reject: (reject["offset"], reject["reason"]))
+    return sorted(unpacked(rows, REJECTS), key=lambda reject: (reject["offset"], reject["reason"]))
+
+
+def reasons_of(rows):
+    return sorted(reject["reason"] for reject in unpacked(rows, REJECTS))
 
 
 def panes(rows):
@@ -251,8 +263,7 @@ cuts = st.lists(st.integers(0, 30), max_size=4)
 @examples(150)
 @given(rows_of_readings, cuts, st.integers(1, 40))
 def test_any_readings_in_any_cut_into_batches_give_the_panes_of_a_plain_recomputation(rows, sizes, max_rows):
-    fold = Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=max_rows)
-    output = folded(rows, sizes=sizes, fold=fold)
+    output = folded(rows, sizes=sizes, fold=replace(FOLD, max_rows=max_rows))
     assert panes(output) == plain_panes(rows, 10_000)
     kept = [row for row in rows if row["reject"] is None]
 
@@ -310,7 +321,7 @@ def test_only_rejects_give_only_rejects_spread_over_the_buckets():
     assert {row["kind"] for row in output} == {REJECTS, COUNTS}
     of_bucket = Counter()
     for row in of_kind(output, REJECTS):
-        of_bucket[row["bucket"]] += codec.unpack(b"J", row["payload"]).num_rows
+        of_bucket[row["bucket"]] += len(unpacked([row], REJECTS))
     assert of_bucket == {3: 3, 0: 2, 1: 2, 2: 2}
     assert rejects_of(output) == [row["reject"] for row in rows]
 
@@ -359,11 +370,9 @@ VIEWS = (
     View(name="pair", by=("site", "floor"), window=10_000, measures=("h",)),
     View(name="all", window=60_000),
 )
-BY_VIEW = Fold(
-    Screen(("readings", "more"), 4),
-    RULES,
-    [(view, view.measures or RULES.measures) for view in VIEWS],
-    pane_ms=10_000,
+BY_VIEW = replace(
+    FOLD,
+    views=[(view, view.measures or RULES.measures) for view in VIEWS],
     attributes=Index(
         pa.table(
             {
@@ -426,11 +435,7 @@ def test_panes_are_half_open_and_aligned_to_the_epoch():
 
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
-    output = folded(
-        rows,
-        sizes=[10] * 9,
-        fold=Fold(Screen(("readings", "more"), 4), RULES, PANES, pane_ms=10_000, max_rows=30),
-    )
+    output = folded(rows, sizes=[10] * 9, fold=replace(FOLD, max_rows=30))
     sizes = [task_counters.unpack(row["payload"]).sum(task_counters.ADMITTED) for row in of_kind(output, COUNTS)]
     assert sizes == [30, 30, 30, 10]
     assert panes(output) == panes(folded(rows))
@@ -448,23 +453,11 @@ def test_runs_bring_the_limits_that_the_reference_has_of_their_device():
     reference = pa.table({"device": ["a", "bb"], "gap": ["9 s", None], "every": ["2 s", "700"]})
     fold = replace(BY_VIEW, views=[], attributes=Index(reference), gap="gap", interval="every")
     rows = [admitted(device, at) for device in ("a", "bb", "x") for at in (0, 8_000)]
-    of_runs = pa.concat_tables(
-        codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=fold), RUNS)
-    ).to_pylist()
-    limits = {
-        device: [
-            (run["last"] - run["start"], run["gap"], run["interval"]) for run in of_runs if run["device"] == device
-        ]
-        for device in ("a", "bb", "x")
-    }
-    assert limits == {
-        "a": [(8_000, 9_000, 2_000)],
-        "bb": [(0, -1, 700), (0, -1, 700)],
-        "x": [(0, -1, -1), (0, -1, -1)],
-    }
+    of_runs = unpacked(folded(rows, fold=fold), RUNS)
+    limits = sorted((run["device"], run["last"] - run["start"], run["gap"], run["interval"]) for run in of_runs)
+    assert limits == [("a", 8_000, 9_000, 2_000), *[("bb", 0, -1, 700)] * 2, *[("x", 0, -1, -1)] * 2]
     endless = replace(fold, attributes=Index(reference.set_column(1, "gap", pa.array(["1 d", None]))))
-    brought = pa.concat_tables(codec.unpack(b"R", row["payload"]) for row in of_kind(folded(rows, fold=endless), RUNS))
-    assert max(brought["gap"].to_pylist()) == RULES.max_duration_ms
+    assert max(run["gap"] for run in unpacked(folded(rows, fold=endless), RUNS)) == RULES.max_duration_ms
 
 
 def stream_fold(watermark_ms, *unread):
@@ -476,13 +469,12 @@ def test_readings_below_the_watermark_are_late_and_can_be_found():
     rows = [admitted("a", 10, 1.0), admitted("b", 9, 1.0), admitted("a", 11, 1.0)]
     out = folded(rows, fold=stream_fold(BASE_MS + 10))
     assert [part["first"] for part in parts_of(out)] == [BASE_MS + 10]
-    (reject,) = (each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist())
+    (reject,) = unpacked(out, REJECTS)
     wanted = {"reason": "behind", "topic": "readings", "partition": 1, "offset": 9, "broker_ms": BASE_MS + 9}
     wanted |= {"event_ms": BASE_MS + 9, "watermark_ms": BASE_MS + 10, "detail": None}
     assert {name: reject[name] for name in wanted} == wanted
-    counts = task_counters.total([task_counters.unpack(row["payload"]) for row in of_kind(out, COUNTS)])
     kinds = (task_counters.ADMITTED, 0), (task_counters.REJECTED, REASONS.index("behind"))
-    assert [counts.sum(*kind) for kind in kinds] == [2, 1]
+    assert [tally_of(out).sum(*kind) for kind in kinds] == [2, 1]
 
 
 def test_every_bucket_is_told_what_was_read_of_each_partition():
@@ -506,9 +498,8 @@ ENDLESS = View(name="total", by=("device",), window="none")
 def totals(rows):
     """The number of readings by view and device."""
     counts = Counter()
-    for part in of_kind(rows, PARTS):
-        for row in codec.unpack(b"W", part["payload"]).to_pylist():
-            counts[row["view"], row["key"]] += row["count"]
+    for part in unpacked(rows, PARTS):
+        counts[part["view"], part["key"]] += part["count"]
     return counts
 
 
@@ -522,10 +513,7 @@ def test_an_original_counts_where_its_copy_does_not():
     fold = replace(FOLD, views=views, context=lambda: BatchContext(replaced=places))
     out = folded(rows, fold=fold)
     assert totals(out) == {("total", "a"): 3, ("device", "a"): 1}
-    reasons = [
-        each["reason"] for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()
-    ]
-    assert sorted(reasons) == ["late", "replayed", "replayed", "undecodable"]
+    assert reasons_of(out) == ["late", "replayed", "replayed", "undecodable"]
 
     table = table_of([admitted("a", 20, 1.0), admitted("a", 21, 1.0), late])
     copies = table.append_column(COUNTED, pa.array([True, False, True]))
@@ -541,10 +529,7 @@ def test_a_view_without_windows_counts_what_is_late_and_nothing_else_that_is_rej
     rows = [admitted("a", 11, 1.0), behind, too_late, rejected(4, "undecodable"), admitted("bb", 8, 1.0)]
     out = folded(rows, fold=fold)
     assert totals(out) == {("total", "a"): 3, ("total", "bb"): 1, ("device", "a"): 1}
-    reasons = [
-        each["reason"] for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()
-    ]
-    assert sorted(reasons) == ["behind", "behind", "late", "undecodable"]
+    assert reasons_of(out) == ["behind", "behind", "late", "undecodable"]
     assert watermark.combine([row["payload"] for row in of_kind(out, TIMES)[:1]], DELAYS).newest_ms == BASE_MS + 11
     monkeypatch.setattr(screen, "are_known", lambda names, _: np.array([n == "bb" for n in names.to_pylist()]))
     listed = list(replace(fold, context=lambda: replace(fold.context(), devices="list"))(table_of(rows).to_batches()))
@@ -564,12 +549,11 @@ def test_of_copies_the_first_by_partition_and_offset_counts_and_the_others_name_
     rows += [admitted("a", 3, 3.0) | {"offset": 9, "from_partition": 0}, admitted("b", 3, 4.0)]
     out = folded(rows, sizes=[1, 1], fold=fold)
     assert {key[0]: (row["count"], row["max"]) for key, row in panes(out).items()} == {"a": (1, 3.0), "b": (1, 4.0)}
-    rejects = [each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()]
-    details = {(each["reason"], each["partition"], each["offset"]): each["detail"] for each in rejects}
+    details = {(r["reason"], r["partition"], r["offset"]): r["detail"] for r in unpacked(out, REJECTS)}
     first = "the same reading as readings[0]@9"
     assert details == {("duplicate", 1, 5): first, ("duplicate", 1, 7): first}
-    (again,) = of_kind(folded([admitted("a", 3, 1.0) | {"offset": 11}], fold=fold), REJECTS)
-    assert codec.unpack(b"J", again["payload"]).to_pylist()[0]["detail"] == first
+    (again,) = unpacked(folded([admitted("a", 3, 1.0) | {"offset": 11}], fold=fold), REJECTS)
+    assert again["detail"] == first
     assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS)
     assert not of_kind(folded([admitted("a", -6, 1.0)], fold=fold), REJECTS), "it is forgotten at once"
 
@@ -588,10 +572,8 @@ def test_a_reading_whose_broker_time_is_ahead_moves_no_watermark_and_names_its_d
     for row, ms in zip(rows[2:], (6_000, 7_000), strict=True):
         row |= {"broker_ms": BASE_MS + ms, "from_partition": 1, "bucket": 0}
     out = folded(rows, fold=replace(FOLD, context=lambda: replace(state, unread=frozenset({1}))))
-    assert (
-        sum(part["count"] for row in of_kind(out, PARTS) for part in codec.unpack(b"W", row["payload"]).to_pylist()) > 0
-    )
-    rejects = [each for row in of_kind(out, REJECTS) for each in codec.unpack(b"J", row["payload"]).to_pylist()]
+    assert totals(out).total() > 0
+    rejects = unpacked(out, REJECTS)
     ahead = {each["device"]: each["broker_ms"] - BASE_MS for each in rejects if each["reason"] == "ahead"}
     assert ahead == {"a": 5_000, "bb": 7_000}
     assert len(rejects) == 3
@@ -626,13 +608,7 @@ def test_readings_of_the_past_count_where_their_batch_has_counted_them(tmp_path)
     views = ((View(name="site", by=("site",), window=10_000), ("t",)),)
     fold = replace(FOLD, views=views, attributes=Then(tuple(periods), ("site",)))
     rows = [admitted(device, ms, t=1.0) for ms in (1_000, 2_000, 4_000) for device in ("a", "b")]
-    counts = Counter()
-    for row in folded(rows, fold=fold):
-        if row["kind"] == PARTS:
-            part = codec.unpack(b"W", row["payload"])
-            for key, count in zip(part["key"].to_pylist(), part["count"].to_pylist(), strict=True):
-                counts[key] += count
-    assert counts == {"north": 4, "south": 1, NONE: 1}
+    assert totals(folded(rows, fold=fold)) == {("site", "north"): 4, ("site", "south"): 1, ("site", NONE): 1}
 
 
 ROME = View(name="day", by=("device",), window="1 d", time_zone="Europe/Rome")
@@ -650,7 +626,7 @@ MARCH_MS = 1_774_656_000_000
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 10 * 86_400_000)), min_size=1, max_size=40))
 def test_a_local_day_holds_exactly_the_readings_of_that_local_day(readings):
     """By the date that the zone's clock shows at each reading."""
-    fold = Fold(Screen(("readings", "more"), 4), RULES, [(view, ("t",)) for view in CALENDARS], pane_ms=60_000)
+    fold = replace(FOLD, views=[(view, ("t",)) for view in CALENDARS], pane_ms=60_000)
     rows = [admitted(device, MARCH_MS - BASE_MS + ms, t=1.0) for device, ms in readings]
     expected = Counter()
     for row in rows:
@@ -672,7 +648,7 @@ def test_a_local_day_holds_exactly_the_readings_of_that_local_day(readings):
 
 
 def test_a_part_of_a_calendar_s_window_has_the_end_that_the_clock_says():
-    fold = Fold(Screen(("readings", "more"), 4), RULES, [(ROME, ("t",))], pane_ms=3_600_000)
+    fold = replace(FOLD, views=[(ROME, ("t",))], pane_ms=3_600_000)
     hours = [admitted("a", MARCH_MS - BASE_MS + hour * 3_600_000, t=1.0) for hour in range(48)]
     spans = {
         (row["start"] - MARCH_MS) // 3_600_000: row["end"] - row["start"] for row in parts_of(folded(hours, fold=fold))

@@ -54,25 +54,46 @@ def views(one=DEFAULT, two=DEFAULT):
     )
 
 
-def folded(readings, of, base_ms=BASE_MS):
-    """The parts of windows of (device, ms after `base_ms`, value) that one task sends."""
+def folded(readings, of):
+    """The parts of windows of (device, ms after BASE_MS, value) that one task sends."""
     fold = Fold(Screen(("readings",), 1), RULES, [(view, ("t",)) for view in of], pane_ms=10_000)
     rows = [
-        {
-            "bucket": 0,
-            "device": device,
-            "event_ms": base_ms + ms,
-            "broker_ms": base_ms + ms,
-            "t": value,
-            "from_partition": 0,
-            "offset": number,
-            "reject": None,
-        }
+        {"bucket": 0, "device": device, "event_ms": BASE_MS + ms, "broker_ms": BASE_MS + ms}
+        | {"t": value, "from_partition": 0, "offset": number, "reject": None}
         for number, (device, ms, value) in enumerate(readings)
     ]
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
     found = [row for each in fold(iter([batch])) for row in each.to_pylist()]
     return [codec.unpack(b"W", row["payload"]) for row in found if row["kind"] == PARTS]
+
+
+def advanced(readings, of, state=None, watermark_ms=0):
+    """What one batch of these readings makes of the windows that are open, at first of none."""
+    return windows.advance(windows.empty() if state is None else state, folded(readings, of), watermark_ms)
+
+
+def one_by_one(readings, of):
+    """The windows that are open when each reading has come in a batch of its own."""
+    state = None
+    for each in readings:
+        state = advanced([each], of, state).open
+    return state
+
+
+def text(table, of):
+    """What publish writes, by key: the same text for the same windows."""
+    rows = window_rows(table, KEYS, of, BASE_MS)
+    return {key: {n: c[at] for n, c in rows.fields.items()} for at, key in enumerate(rows.keys)}
+
+
+def replaced(state, open_windows):
+    """A state with these windows; what changed is written as a delta, which is read again and gives the same."""
+    after = type(state)(state.runs, state.devices, open_windows)
+    delta = diff(state, after)
+    if delta is not None:
+        again = codec.decode_delta(codec.encode_delta(delta))
+        assert apply(state, again).windows.to_pylist() == after.windows.to_pylist()
+    return after
 
 
 def published(table, of):
@@ -132,11 +153,6 @@ def assert_same(actual, expected):
             )
 
 
-def stored(state):
-    """A state that was written and read again."""
-    return codec.decode(codec.encode(state))
-
-
 chosen = st.sets(st.sampled_from(list(STATISTICS))).map(tuple)
 batches = st.lists(
     st.tuples(
@@ -158,12 +174,7 @@ def test_a_window_has_the_statistics_that_it_had_in_all_its_batches_and_those_ar
     for statistics, batch in schedule:
         of = of if statistics is None else views(*statistics)
         readings += batch
-        result = windows.advance(state.windows, folded(batch, of), 0)
-        before, state = state, stored(type(state)(state.runs, state.devices, result.open))
-        delta = diff(before, state)
-        if delta is not None:
-            again = codec.decode_delta(codec.encode_delta(delta))
-            assert apply(before, again).windows.to_pylist() == state.windows.to_pylist()
+        state = codec.decode(codec.encode(replaced(state, advanced(batch, of, state.windows).open)))
         for place in plainly(batch, of):
             columns = set(columns_of({view.name: view.statistics for view in of}[place[0]]))
             kept[place] = kept.get(place, columns) & columns
@@ -189,17 +200,11 @@ def test_a_recomputation_with_other_cuts_and_in_another_order_publishes_the_same
     """Of all statistics but sums, means and deviations, which agree to 9 digits."""
     of = views(exactly, tuple(name for name in exactly if name not in ORDERED))
 
-    def text(batches):
-        state = windows.empty()
-        for batch in batches:
-            state = windows.advance(state, folded(batch, of), 0).open
-        rows = window_rows(state, KEYS, of, BASE_MS)
-        return {key: {n: c[at] for n, c in rows.fields.items()} for at, key in enumerate(rows.keys)}
-
-    whole = text([readings])
-    shuffled = rng.sample(readings, len(readings))
+    shuffled, state = rng.sample(readings, len(readings)), None
     cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 5)))})
-    assert text([shuffled[low:high] for low, high in itertools.pairwise(cuts)]) == whole
+    for low, high in itertools.pairwise(cuts):
+        state = advanced(shuffled[low:high], of, state).open
+    assert text(state, of) == text(advanced(readings, of).open, of)
 
 
 in_time = st.lists(
@@ -220,23 +225,15 @@ def test_statistics_of_order_are_the_same_text_in_any_order_within_the_delay(
     arrival = sorted(readings, key=lambda reading: reading[1] + rng.randint(0, delay_ms))
     cuts = sorted({0, len(readings), *(rng.randint(0, len(readings)) for _ in range(rng.randint(0, 8)))})
 
-    def text(table):
-        rows = window_rows(table, KEYS, of, BASE_MS)
-        return {key: {n: c[at] for n, c in rows.fields.items()} for at, key in enumerate(rows.keys)}
-
     state, shown = empty_state(RULES), {}
     for low, high in itertools.pairwise(cuts):
         oldest_to_come = min([ms for _, ms, _ in arrival[high:]], default=60_000)
         watermark_ms = BASE_MS + rng.choice([0, oldest_to_come, oldest_to_come])
         step = windows.advance(state.windows, folded(arrival[low:high], of), watermark_ms, (), MOST_READINGS)
-        shown |= text(step.changed)
-        before, state = state, type(state)(state.runs, state.devices, step.open)
-        delta = diff(before, state)
-        if delta is not None:
-            again = apply(before, codec.decode_delta(codec.encode_delta(delta)))
-            assert again.windows.to_pylist() == state.windows.to_pylist()
-    whole = windows.advance(windows.empty(), folded(readings, of), 0).changed
-    assert shown == text(whole)
+        shown |= text(step.changed, of)
+        state = replaced(state, step.open)
+    whole = advanced(readings, of).changed
+    assert shown == text(whole, of)
     assert_same(published(whole, of), plainly(readings, of))
 
 
@@ -263,21 +260,20 @@ def test_a_column_that_only_some_views_need_is_null_in_the_others():
 
 
 def test_the_columns_of_a_state_follow_the_settings_and_then_stay():
-    state = windows.advance(windows.empty(), folded([("a", 1, 1.0)], views()), 0).open
+    state = advanced([("a", 1, 1.0)], views()).open
     few = views(["mean"], ["mean"])
-    step = windows.advance(state, folded([("a", 30_001, 1.0)], few), 0)
-    assert "sq_a" in step.open.column_names  # the windows that began before have it still
-    closed = windows.advance(step.open, folded([("a", 30_002, 1.0)], few), BASE_MS + 20_000)
-    after = windows.advance(closed.open, folded([("a", 30_003, 1.0)], few), BASE_MS + 20_000).open
-    again = windows.advance(after, folded([("a", 30_004, 1.0)], few), BASE_MS + 20_000).open
+    state = advanced([("a", 30_001, 1.0)], few, state).open
+    assert "sq_a" in state.column_names  # the windows that began before have it still
+    closed = advanced([("a", 30_002, 1.0)], few, state, BASE_MS + 20_000)
+    after = advanced([("a", 30_003, 1.0)], few, closed.open, BASE_MS + 20_000).open
+    again = advanced([("a", 30_004, 1.0)], few, after, BASE_MS + 20_000).open
     assert "sq_a" not in after.column_names
     assert after.schema.equals(again.schema)
 
 
 def test_a_state_of_other_statistics_is_version_3_and_unknown_columns_are_refused_by_name():
-    parts = folded([("a", 1, 1.0)], views(["mean"], ["max"]))
     state = empty_state(RULES)
-    state = type(state)(state.runs, state.devices, windows.advance(windows.empty(), parts, 0).open)
+    state = type(state)(state.runs, state.devices, advanced([("a", 1, 1.0)], views(["mean"], ["max"])).open)
     data = codec.encode(state)
     assert data[4] == 3
     assert codec.encode(empty_state(RULES))[4] == 2
@@ -371,7 +367,7 @@ def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by
     in_place = list(readings)
     for each in late:
         in_place.remove(each)
-    targets = windows.advance(windows.empty(), folded(late, of), engine.NEVER_MS).open
+    targets = advanced(late, of, watermark_ms=engine.NEVER_MS).open
     base = windows.empty()
     if in_place:
         base = windows.advance(
@@ -388,10 +384,10 @@ def test_a_correction_reaches_the_windows_that_a_late_reading_is_carried_into(by
 
 def test_a_window_without_readings_is_kept_for_what_it_carries_and_never_shown():
     of = [carrying()]
-    first = windows.advance(windows.empty(), folded([("a", 9_000, 5.0)], of), BASE_MS)
+    first = advanced([("a", 9_000, 5.0)], of, watermark_ms=BASE_MS)
     assert [row["start"] - BASE_MS for row in first.changed.to_pylist()] == [0]
     assert [row["start"] - BASE_MS for row in first.open.to_pylist()] == [0, 10_000, 20_000, 30_000]
-    second = windows.advance(first.open, folded([("a", 31_000, 8.0)], of), BASE_MS + 20_000)
+    second = advanced([("a", 31_000, 8.0)], of, first.open, BASE_MS + 20_000)
     assert [row["start"] - BASE_MS for row in second.closed.to_pylist()] == [0]
     (shown,) = published(second.changed, of).values()
     assert (shown["count"], shown["increase"], shown["longest_gap"], shown["integral"]) == (1, 3, 22, 5 + 8 * 9)
@@ -467,12 +463,9 @@ def test_a_group_has_the_sums_and_means_of_its_devices():
     of = [View(name="two", window=10_000, statistics=tuple(ORDERED))]
     # a: 10, 30 for 4 s and 4 s of the window; b: 5, 2 (a reset), 4 over 8 s, from its first reading on.
     readings = [("a", 2_000, 10.0), ("b", 2_000, 5.0), ("a", 6_000, 30.0), ("b", 4_000, 2.0), ("b", 8_000, 4.0)]
-    whole = windows.advance(windows.empty(), folded(readings, of), BASE_MS).changed
-    apart = windows.empty()
-    for each in readings[::-1]:
-        apart = windows.advance(apart, folded([each], of), BASE_MS).open
-    (shown,) = published(whole, of).values()
-    assert published(apart, of) == published(whole, of)
+    whole = published(advanced(readings, of).changed, of)
+    (shown,) = whole.values()
+    assert published(one_by_one(readings[::-1], of), of) == whole
     assert shown["increase"] == (30 - 10) + (2 + 2)
     assert (shown["resets"], shown["changes"], shown["longest_gap"]) == (1, 3, 4)
     assert shown["increase_rate"] == pytest.approx(20 / 4 + 4 / 6)
@@ -499,10 +492,7 @@ def test_a_lost_trail_loses_its_group_and_so_do_too_many_devices(monkeypatch):
 def test_views_by_device_and_of_groups_are_merged_and_published_side_by_side():
     of = views(("increase",), ("increase", "resets"))
     readings = [("a", 1_000, 5.0), ("b", 1_000, 7.0), ("a", 2_000, 6.0), ("b", 3_000, 1.0), ("a", 12_000, 9.0)]
-    table = windows.empty()
-    for each in readings:
-        table = windows.advance(table, folded([each], of), 0).open
-    assert_same(published(table, of), plainly(readings, of))
+    assert_same(published(one_by_one(readings, of), of), plainly(readings, of))
 
 
 def test_each_view_has_its_own_unit_and_its_own_counter():
@@ -513,8 +503,7 @@ def test_each_view_has_its_own_unit_and_its_own_counter():
         View(name="wrapped", **fields, wraps_at=100),
     ]
     readings = [("a", 0, 36.0), ("a", 1_000, 90.0), ("a", 4_000, 18.0)]
-    advanced = windows.advance(windows.empty(), folded(readings, of), BASE_MS)
-    shown = {key[0]: value for key, value in published(advanced.changed, of).items()}
+    shown = {key[0]: value for key, value in published(advanced(readings, of).changed, of).items()}
     area = 36 + 90 * 3 + 18 * 6
     assert shown["plain"] | {"increase": 72, "increase_rate": 18, "rate": -4.5, "integral": area} == shown["plain"]
     assert (
@@ -528,15 +517,13 @@ def test_a_window_that_silence_closed_leaves_again_when_what_it_carries_changes(
     of, asked = [carrying()], Finals(frozenset({"one"}))
     outbox = Outbox(Local(tmp_path))
     silence = Silence(outbox)
-    before = windows.advance(
-        windows.empty(), folded([("a", 2_000, 5.0), ("a", 31_000, 8.0), ("b", 31_000, 1.0)], of), 0
-    )
+    before = advanced([("a", 2_000, 5.0), ("a", 31_000, 8.0), ("b", 31_000, 1.0)], of)
     nothing = session_schema(()).empty_table()
     entry = silence.close(Position(1, 3), asked.of(nothing, windows.for_silence(before.open, {})), Scope({}))
     assert entry is not None
     # Windows that only have what is carried into them do not leave.
     assert outbox.load(entry).windows.num_rows == 3
-    after = windows.advance(before.open, folded([("a", 9_000, 6.0)], of), BASE_MS + 90_000)
+    after = advanced([("a", 9_000, 6.0)], of, before.open, BASE_MS + 90_000)
     left = silence.final(4, asked.of(nothing, after.closed), BASE_MS + 90_000).windows.to_pylist()
     assert sorted((row["key"], row["start"] - BASE_MS, row["count"], row["revision"]) for row in left) == [
         ("a", 0, 2, 1),
