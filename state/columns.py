@@ -16,6 +16,9 @@ import pyarrow.compute as pc
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
+Columns: TypeAlias = Mapping[str, Values]
+"""Columns by name, one array element for each window or part; of lists (state/blobs.py) an element is `bytes`."""
 Codes: TypeAlias = npt.NDArray[np.int32]
 Array: TypeAlias = "pa.Array[Any]"  # a string: Arrow's classes take no arguments when the program runs
 Column: TypeAlias = "pa.Array[Any] | pa.ChunkedArray[Any]"

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from state import blobs, windows
 from state.columns import Array, Bools, Field, Ints, Keys, array, codes_of, ints, places
 from state.layout import BucketState
-from state.statistics import TRAIL
+from state.list_columns import TRAIL
 
 _Rows = Ints | slice  # a slice copies nothing
 

@@ -10,20 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from state.list_columns import DEVICES, SKETCH, TRAIL
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from state.columns import Floats
-    from state.window_columns import Kept, Totals, Values, Walked
-
-DEVICES = "devices"
-"""The column that needs the devices of panes."""
-
-TRAIL = "trail"
-"""The column that needs the readings of each device in a window, by device."""
-
-SKETCH = "quantiles"
-"""The column with a sketch of values: state/quantiles.py."""
+    from state.columns import Floats, Values
+    from state.kept import Kept, Totals, Walked
 
 
 @dataclass(frozen=True, slots=True)

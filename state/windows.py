@@ -27,12 +27,13 @@ import pyarrow.compute as pc
 
 from state import blobs, settled, trail_groups, waiting
 from state.blobs import Stored
-from state.columns import Array, Bools, Field, Ints, array, codes_of, ints, joined, places
+from state.columns import Array, Bools, Columns, Field, Ints, array, codes_of, ints, joined, places
+from state.list_columns import TRAIL
 from state.rules import ENDLESS_MS
-from state.statistics import DEFAULT, TRAIL
+from state.statistics import DEFAULT
 from state.trails import LOST_BYTES
 from state.waiting import Pace, Phases
-from state.window_columns import COLUMNS, Columns, Taken, columns_of
+from state.window_columns import COLUMNS, Taken, columns_of
 
 TEXTS = ("view", "measure", "key")
 KEY = (*TEXTS, "start", "end")

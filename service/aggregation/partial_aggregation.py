@@ -43,9 +43,9 @@ from service.spark.batch_context import BatchContext
 from state import codec, distinct, watermark
 from state import windows as window_state
 from state.columns import array, factorise
+from state.list_columns import DEVICES, TRAIL
 from state.rules import Rules
 from state.runs import fold_sorted
-from state.statistics import DEVICES, TRAIL
 from state.watermark import Partition
 from state.window_columns import COLUMNS, PaneReadings, columns_of
 

@@ -20,9 +20,9 @@ from service.admission.decode import OTHER
 from service.reference.attributes import DEVICE
 from service.settings import View
 from state import trail_groups
-from state.columns import factorise
-from state.statistics import TRAIL
-from state.window_columns import COLUMNS, Columns, Taken, columns_of, nothing
+from state.columns import Columns, factorise
+from state.list_columns import TRAIL
+from state.window_columns import COLUMNS, Taken, columns_of, nothing
 
 ALL = "all"
 NONE = "(none)"

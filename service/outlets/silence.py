@@ -30,8 +30,8 @@ from service.outlets.transitions import Memory, Transitions
 from state import codec
 from state.columns import Ints, ints
 from state.layout import MERGED, Changes, session_schema
+from state.list_columns import TRAIL
 from state.settled import REVISION, with_revision
-from state.statistics import TRAIL
 from state.trails import is_carrying
 
 NAME = f"{FOLDER}/silence"

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from service.publication.rows import local_starts, measures, plain, statistics
 from state.columns import TIME, TOTALS
+from state.kept import Totals
 from state.layout import MERGED
 from state.rules import ENDLESS_MS
 from state.settled import REVISION
 from state.statistics import SESSION_STATISTICS, STATISTICS, Shown
-from state.window_columns import Totals
 
 WINDOW_KEY = ("view", "measure", "key", "start")
 SESSION_KEY = ("device", "start")

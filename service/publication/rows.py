@@ -21,9 +21,11 @@ from service.settings import Sessions, View, ViewVersion
 from state import blobs, quantiles
 from state.calendar import local_times
 from state.columns import TOTALS, Floats
+from state.kept import Kept, Totals
 from state.layout import CLOSED
-from state.statistics import ORDERED, SESSION_STATISTICS, SKETCH, STATISTICS, Shown
-from state.window_columns import CARRIED, COLUMNS, Kept, Totals
+from state.list_columns import SKETCH
+from state.statistics import ORDERED, SESSION_STATISTICS, STATISTICS, Shown
+from state.window_columns import CARRIED, COLUMNS
 from state.windows import TEXTS
 
 Call = tuple[str, bytes]

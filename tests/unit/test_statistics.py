@@ -15,8 +15,9 @@ from load.judge.statistics import PLAIN
 from schemas import generated
 from service.outlets.tables import windows_schema
 from state import distinct, quantiles
+from state.kept import Kept
 from state.statistics import ALWAYS, SESSION_STATISTICS, STATISTICS, Statistic
-from state.window_columns import COLUMNS, Kept, PaneReadings
+from state.window_columns import COLUMNS, PaneReadings
 from tests.stream.records import make_settings
 from tidemark_client import Window
 from tidemark_client.values import Summary

@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from load.judge.statistics import ORDERED, Frame, plain, tolerance
 from service.settings import View
 from state import blobs, trails
+from state.kept import Kept
+from state.list_columns import TRAIL
 from state.rules import MOST_READINGS
 from state.statistics import ORDERED as OF_ORDER
-from state.statistics import STATISTICS, TRAIL
-from state.window_columns import COLUMNS, Kept, PaneReadings, columns_of
+from state.statistics import STATISTICS
+from state.window_columns import COLUMNS, PaneReadings, columns_of
 from tests.examples import examples
 
 DAY_MS = 86_400_000
