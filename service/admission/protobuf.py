@@ -160,7 +160,7 @@ class Unpacker:
 def mapped_fields(message: Message, form: Input) -> dict[str, Any]:
     """Return the mapped fields of a message, as an object of JSON would have them. Raises UnreadableError."""
     paths = roles(form)
-    row = Reader.of(type(message), dict.fromkeys(paths, "any"), form.event_time_unit).row(message)
+    row = Reader.of(type(message), paths, form.event_time_unit, is_shown=True).row(message)
     found = dict[str, Any]()
     for (*parents, leaf), value in zip(paths, row, strict=True):
         reduce(lambda node, name: node.setdefault(name, {}), parents, found)[leaf] = value
@@ -175,8 +175,15 @@ class Reader:
     fields: tuple[Callable[[Any], Any], ...]
 
     @classmethod
-    def of(cls, kind: Any, roles: Mapping[tuple[str, ...], Role], unit: str) -> Self:
-        return cls(kind, tuple(_field(kind, path, role, unit) for path, role in roles.items()))
+    def of(cls, kind: Any, roles: Mapping[tuple[str, ...], Role], unit: str, *, is_shown: bool = False) -> Self:
+        """`unit` is that of times; a Timestamp in a device id or a column is a text.
+
+        With `is_shown` values are left as they are.
+        """
+        shown: Role | None = "any" if is_shown else None
+        units = ["iso" if role in {"device", "column"} else unit for role in roles.values()]
+        wanted = zip(roles.items(), units, strict=True)
+        return cls(kind, tuple(_field(kind, path, shown or role, of) for (path, role), of in wanted))
 
     def row(self, message: Message) -> tuple[Any, ...]:
         """Return the mapped fields. Raises UnreadableError."""

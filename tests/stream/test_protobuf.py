@@ -181,6 +181,20 @@ def test_a_schema_that_does_not_fit_together_is_refused(tmp_path, registry):
     assert list(load_schemas(settings)["input"].schemas) == [NUMBER]
 
 
+@pytest.mark.parametrize("unit", ["iso", "s", "ms", "us", "ns"])
+def test_a_timestamp_in_a_column_is_a_text_whatever_the_unit_of_times(tmp_path, registry, unit):
+    columns = {"began": "next.event_time"}
+    given = {**INPUT, "columns": columns, "event_time_unit": unit}
+    settings = parse(make_document(tmp_path, input=given, registry={"url": registry.url}))
+    made = READING_CLASS.FromString(body())
+    made.next.event_time.FromMilliseconds(BASE_MS)
+    unpacker = protobuf.Unpacker.of(settings.input, load_schemas(settings)["input"].schemas)
+    row = dict(zip(unpacker.roles, unpacker.row(framed(made.SerializeToString(), NUMBER)), strict=False))
+    assert row["next", "event_time"] == made.event_time.ToJsonString()
+    seen = Dissector(settings)("readings", framed(made.SerializeToString(), NUMBER))
+    assert seen.used["next"]["event_time"] == row["next", "event_time"]
+
+
 def test_what_a_bomb_takes_is_bounded_by_its_bytes(tmp_path, registry):
     settings = parse(make_document(tmp_path, input=INPUT, registry={"url": registry.url}))
     unpacker = protobuf.Unpacker.of(settings.input, load_schemas(settings)["input"].schemas)
