@@ -171,9 +171,13 @@ def window_rows(
     retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms + ahead_ms for view in views}
     kept_ms = {view.name: ms and view.longest_ms + ms for view, ms in zip(views, retain_ms.values(), strict=True)}
     floors = {name: str(watermark_ms - ms) if ms and watermark_ms > ms else "" for name, ms in kept_ms.items()}
-    to_end_ms = pc.subtract(columns["end"], columns["last"]).to_numpy().tolist()
+    to_end_ms = pc.subtract(columns["end"], columns["last"]).to_numpy()
+    is_filling = any(view.fill == "last" for view in views)
+    if is_filling:
+        # Without readings it is written when it is over, and `last` may be `carry_for` before it.
+        to_end_ms = np.where(columns["count"].to_numpy() > 0, to_end_ms, 0)
     kept = [retain_ms[view] for view in columns["view"].to_pylist()]
-    ttl = [ms and ms + to_end for ms, to_end in zip(kept, to_end_ms, strict=True)]
+    ttl = [ms and ms + to_end for ms, to_end in zip(kept, to_end_ms.tolist(), strict=True)]
     shared: dict[str, Any] = {"views": {name: (kept_ms[name], floors[name]) for name in kept_ms}}
     if since := max((view.since for view in views if isinstance(view, ViewVersion)), default=0):
         shared["since"] = since
@@ -181,7 +185,7 @@ def window_rows(
         shared["partly"] = True
     if any(view.carry_for_ms is not None for view in views):
         # What is carried into a window changes without its count.
-        last = ("last", "last_value") if any(view.fill == "last" for view in views) else ()
+        last = ("last", "last_value") if is_filling else ()
         shared["equal"] = [name for name in (*last, *ORDERED) if name in fields]
     if begun is not None:
         pairs = zip(columns["view"].to_pylist(), columns["measure"].to_pylist(), strict=True)
@@ -288,13 +292,16 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
     """Return rows of the past as of a watermark, without those that have expired; windows as [those it has passed, the others].
 
     The TTL counts from when the watermark passed the row's last reading, for sessions and devices `gap_ms` later. That of a
-    window includes the time from its last reading to its end.
+    window includes the time from its last reading to its end; one without readings has its end in place of that reading.
     """
     is_window = rows.kind is WINDOW
     if not len(rows):  # then there are no statistics either
         return [rows] * (2 if is_window and not rows.shared.get("endless") else 1)
     written_ms = watermark_ms if is_window else watermark_ms - gap_ms
     last = rows.fields["last_seen" if rows.kind is DEVICE else "last"]
+    if is_window:
+        triples = zip(rows.fields["count"], last, rows.fields["end"], strict=True)
+        last = [end if count == b"0" else at for count, at, end in triples]
     ttl_ms = [ttl - max(0, written_ms - int(at or 0)) for ttl, at in zip(rows.ttl, last, strict=True)]
     alive = [row for row, ms in enumerate(ttl_ms) if ms > 0]
     rows = replace(rows, ttl=ttl_ms, shared={**rows.shared, "again": True})

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from service.publication.rows import as_of_watermark, window_rows
 from state import codec, waiting
 from state.bucket import advance
 from state.columns import ints
@@ -14,7 +15,17 @@ from state.layout import empty_state
 from state.table import present
 from state.waiting import Pace
 from tests.examples import examples
-from tests.unit.test_view_statistics import BASE_MS, FILLED, RULES, assert_same, carrying, folded, plainly, published
+from tests.unit.test_view_statistics import (
+    BASE_MS,
+    FILLED,
+    KEYS,
+    RULES,
+    assert_same,
+    carrying,
+    folded,
+    plainly,
+    published,
+)
 
 FILLS = replace(RULES, fills={"one": 25_000}, update_every={"one": 0})
 STEP_MS = 20_000
@@ -87,3 +98,13 @@ def test_a_state_of_before_has_no_window_that_says_nothing():
     before = part.set_column(column, part.schema.field(column), [last])
     changes = advance(empty_state(FILLS), [before], [], BASE_MS + 90_000, FILLS)[1]
     assert ints(changes.windows, "count").tolist() == [1]
+
+
+def test_a_window_without_readings_lives_for_retain_after_its_end():
+    """It is written when it is over, however long ago the reading is that it shows."""
+    of = [carrying(**FILLED, retain=60_000)]
+    changes = advance(empty_state(FILLS), folded([("a", 4_000, 5.0)], of), [], BASE_MS + 90_000, FILLS)[1]
+    rows = window_rows(changes.windows, KEYS, of, BASE_MS)
+    assert rows.ttl == [66_000, 60_000, 60_000]
+    final, _ = as_of_watermark(rows, BASE_MS + 32_000, 0)
+    assert final.ttl == [38_000, 48_000, 58_000], "of windows that end 22, 12 and 2 s before the watermark"
