@@ -44,7 +44,7 @@ def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
 
 
 def last(column: Blobs) -> tuple[Ints, Blobs, Ints, Floats]:
-    """Return the rows of each device's last reading, alone in a trail or a group, and its time and value."""
+    """Return the rows of each device's last reading, alone in a trail or a group, and its time and value. No row is lost."""
     if not are_groups(column).any():
         return np.arange(len(column)), *trails.last(column)
     owner, hashes, lists = _apart(column)
@@ -83,10 +83,17 @@ def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:
 
 def are_groups(column: Blobs) -> Bools:
     """Return which rows are groups."""
-    return np.fromiter((each[8:16] == _KIND for each in column), np.bool_, len(column))
+    return _are(column, GROUP)
 
 
-_KIND = np.array([GROUP], "<i8").tobytes()
+def are_lost(column: Blobs) -> Bools:
+    """Return which rows are lost."""
+    return _are(column, LOST)
+
+
+def _are(column: Blobs, kind: int) -> Bools:
+    of_kind = np.array([kind], "<i8").tobytes()
+    return np.fromiter((each[8:16] == of_kind for each in column), np.bool_, len(column))
 
 
 def _reduced(column: Blobs, heads: Ints) -> Blobs:

@@ -114,7 +114,7 @@ def held(column: Blobs, start: Ints, hold_ms: int) -> Blobs:
 def last(column: Blobs) -> tuple[Blobs, Ints, Floats]:
     """Return trails of the last reading alone, of trails with readings and without runs, and its time and value."""
     trails = unpack(column)
-    ends = np.flatnonzero(np.append(trails.owner[1:] != trails.owner[:-1], True))
+    ends = np.flatnonzero(np.diff(trails.owner, append=-1))
     ms, value, zero = trails.ms[ends], trails.value[ends], np.zeros(len(column), np.int64)
     only = Trails(zero, zero, zero, trails.runs, np.arange(len(column)), ms, value)
     return only.pack(np.zeros(len(column), np.bool_)), ms, value

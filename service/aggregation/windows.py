@@ -148,7 +148,15 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
 
 def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], columns: Columns, carry_ms: int) -> Panes:
     """Return a row without readings for each device and window after a step that its last reading is carried into."""
-    of, lists, last_ms, last_value = trail_groups.last(columns[TRAIL])
+    trail = columns[TRAIL]
+    is_lost = trail_groups.are_lost(trail) if view.has_groups else np.zeros(len(trail), np.bool_)
+    of, lists, last_ms, last_value = trail_groups.last(trail[~is_lost])
+    of = np.flatnonzero(~is_lost)[of]
+    if is_lost.any():
+        # Of a group of too many devices only the last reading of all is known. What it is carried into is lost, too.
+        values = columns.get("last_value", np.zeros(len(trail)))
+        ended = np.flatnonzero(is_lost), trail[is_lost], columns["last"][is_lost], values[is_lost]
+        of, lists, last_ms, last_value = map(np.concatenate, zip((of, lists, last_ms, last_value), ended, strict=True))
     group, start = group[of], start[of]
     rows, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     row, at = np.arange(len(start)), view.following(start)

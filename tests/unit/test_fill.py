@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from service.publication.rows import as_of_watermark, window_rows
-from state import codec, waiting
+from state import codec, trail_groups, waiting
 from state.bucket import advance
 from state.columns import ints
 from state.layout import empty_state
@@ -108,3 +108,14 @@ def test_a_window_without_readings_lives_for_retain_after_its_end():
     assert rows.ttl == [66_000, 60_000, 60_000]
     final, _ = as_of_watermark(rows, BASE_MS + 32_000, 0)
     assert final.ttl == [38_000, 48_000, 58_000], "of windows that end 22, 12 and 2 s before the watermark"
+
+
+@pytest.mark.parametrize("others", [[], [("z", 11_000, 1.0)]])
+def test_a_group_of_too_many_devices_is_carried_without_statistics_of_order(monkeypatch, others):
+    monkeypatch.setattr(trail_groups, "MOST_DEVICES", 2)
+    of, readings = [carrying(by=(), **FILLED)], [(device, 5_000, 1.0) for device in "abc"]
+    changes = advance(empty_state(FILLS), folded([*readings, *others], of), [], BASE_MS + 90_000, FILLS)[1]
+    found = published(changes.windows, of)
+    assert [fields["count"] for fields in found.values()] == ([3, 1, 0, 0] if others else [3, 0, 0])
+    assert not any("coverage" in fields for fields in found.values())
+    assert found["one", "all", 20_000]["last"] == BASE_MS + (11_000 if others else 5_000)
