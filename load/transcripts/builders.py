@@ -226,7 +226,7 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
-        self._take_windows(idle_closer.filled([due], -1).windows, self._settings.views)
+        self._take_windows(idle_closer.filled([due]).windows, self._settings.views)
         entry = self._silence.close(
             Position(1, self._steps - 1),
             asked.of(session_schema(()).empty_table(), due, pa.concat_tables(told)),

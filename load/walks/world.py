@@ -407,7 +407,7 @@ class World:
             self._tables.keep(number, state)
         due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
         as_of = replace(micro_batch, watermark_ms=self.time.watermark_ms)
-        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.filled(due, -1))])
+        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.filled(due))])
         sink.run("idle", watermark=str(line_ms))
         assert self._outlets is not None
         self._outlets.close_idle(sink.micro_batch, [], due)

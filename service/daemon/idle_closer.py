@@ -22,9 +22,10 @@ docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ from service.settings import Settings
 from service.spark.files import opened
 from service.units import format_time
 from state import codec, reader, windows
+from state.columns import ints
 from state.layout import BucketState, Changes, session_schema, status_schema
 from state.table import present_waiting
 
@@ -54,6 +56,8 @@ _OUTPUT = to_arrow_schema(OUTPUT)
 COMMIT_S = 2.0
 """How long the idle closer waits for Spark's commit of the batch that was published last."""
 _LOOK_S = 0.02
+MOST_FILLED = 50_000
+"""Windows without readings that are written while no batch can be: about a second."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +80,7 @@ class IdleCloser(SideJob):
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
         self._windows: list[pa.Table] = []
-        self._filled_ms = -1
-        """The event time up to which the windows without readings of that state are written."""
+        """Those of that state that silence has not closed yet, sorted by `end`."""
 
     def published(self, batch: int, admitted: int, *, moved: bool, waiting: int = 0) -> None:
         """Note a batch of the query before it is committed: how many readings it admitted, whether the watermark moved, and how
@@ -128,20 +131,24 @@ class IdleCloser(SideJob):
                 outcome += sink.write([_row(changes)])
                 tables.keep(number, state)
                 closed.append(changes)
-        with self._term.write_lock:
-            sink = self._sink(line_ms)
-            if sink is None:
-                return
-            due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
-            if empty := filled(due, self._filled_ms):
-                # The list of keys loses what has expired by the watermark: silence expires nothing.
-                micro_batch = replace(sink.micro_batch, watermark_ms=committed.watermark_ms)
-                outcome += replace(sink, micro_batch=micro_batch).write([_row(empty)])
-            self._filled_ms = line_ms
-            sink.run("idle", watermark=str(line_ms))
-            self._term.idle_ms = max(self._term.idle_ms, line_ms)
-            if self._term.outlets is not None:
-                self._term.outlets.close_idle(sink.micro_batch, closed, due)
+        ended = list[pa.Table]()
+        for until_ms, due, later in parts(self._windows, line_ms):
+            with self._term.write_lock:
+                sink = self._sink(until_ms)
+                if sink is None:
+                    return
+                if empty := filled(due):
+                    # The list of keys loses what has expired by the watermark: silence expires nothing.
+                    micro_batch = replace(sink.micro_batch, watermark_ms=committed.watermark_ms)
+                    outcome += replace(sink, micro_batch=micro_batch).write([_row(empty)])
+                sink.run("idle", watermark=str(until_ms))
+                self._term.idle_ms = max(self._term.idle_ms, until_ms)
+                ended += due
+                if until_ms < line_ms:
+                    continue
+                if self._term.outlets is not None:
+                    self._term.outlets.close_idle(sink.micro_batch, closed, ended)
+                self._windows = later
         self._term.metrics.idle(outcome)
         self._term.metrics.closes_idle(line_ms)
         if outcome.closed:
@@ -182,8 +189,8 @@ class IdleCloser(SideJob):
             self._open = opened
             fills = self._settings.fills
             has_use = bool(fills) or self._term.outlets is not None
-            self._windows = [windows.for_silence(state.windows, fills) for state in states] if has_use else []
-            self._filled_ms = -1
+            shown = (windows.for_silence(state.windows, fills) for state in states if has_use)
+            self._windows = [table.sort_by("end") for table in shown]
         return opened[1]
 
     def _has_newest_state(self, batch: int) -> bool:
@@ -237,9 +244,24 @@ def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int 
     return _tables([state for _, state in reader.states(spark, checkpoint, batch)], settings)
 
 
-def filled(due: Iterable[pa.Table], from_ms: int) -> Changes:
-    """Return the windows without readings that end after a time."""
-    tables = [table.filter(pc.and_(pc.equal(table["count"], 0), pc.greater(table["end"], from_ms))) for table in due]
+def parts(tables: Sequence[pa.Table], line_ms: int) -> Iterator[tuple[int, list[pa.Table], list[pa.Table]]]:
+    """Yield the windows that end by a time: up to when, these windows, and those that end later. `tables` are sorted by `end`.
+
+    A part ends with the `MOST_FILLED`th window without readings, and has all that end with it. There is at least one part.
+    """
+    ends = [ints(table, "end") for table in tables]
+    empty = [each[(each <= line_ms) & (ints(table, "count") == 0)] for each, table in zip(ends, tables, strict=True)]
+    cuts = np.sort(np.concatenate([np.zeros(0, np.int64), *empty]))[MOST_FILLED - 1 :: MOST_FILLED]
+    for until_ms in sorted({*cuts.tolist(), line_ms}):
+        places = [int(np.searchsorted(ints(table, "end"), until_ms, "right")) for table in tables]
+        due = [table.slice(0, place) for table, place in zip(tables, places, strict=True)]
+        tables = [table.slice(place) for table, place in zip(tables, places, strict=True)]
+        yield until_ms, due, tables
+
+
+def filled(due: Iterable[pa.Table]) -> Changes:
+    """Return the windows without readings."""
+    tables = [table.filter(pc.equal(table["count"], 0)) for table in due]
     return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
 
 

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import hypothesis
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from service.daemon import idle_closer
 from service.publication.rows import as_of_watermark, window_rows
 from state import codec, trail_groups, waiting
 from state.bucket import advance
@@ -108,6 +110,20 @@ def test_a_window_without_readings_lives_for_retain_after_its_end():
     assert rows.ttl == [66_000, 60_000, 60_000]
     final, _ = as_of_watermark(rows, BASE_MS + 32_000, 0)
     assert final.ttl == [38_000, 48_000, 58_000], "of windows that end 22, 12 and 2 s before the watermark"
+
+
+def test_silence_writes_many_windows_without_readings_in_parts_each_window_once(monkeypatch):
+    monkeypatch.setattr(idle_closer, "MOST_FILLED", 3)
+    table = advance(empty_state(FILLS), folded([(device, 0, 5.0) for device in "abcd"], [carrying()]), [], 0, FILLS)[0]
+    tables = [each.sort_by("end") for each in (table.windows.slice(0, 7), table.windows.slice(7))]
+    found = [
+        (until - BASE_MS, pa.concat_tables(due), pa.concat_tables(later))
+        for until, due, later in idle_closer.parts(tables, BASE_MS + 30_001)
+    ]
+    assert [until for until, *_ in found] == [20_000, 30_000, 30_001]
+    assert [due.num_rows for _, due, _ in found] == [8, 4, 0], "those with readings, too"
+    assert [later.num_rows for *_, later in found] == [4, 0, 0]
+    assert [until for until, *_ in idle_closer.parts([], 7)] == [7]
 
 
 @pytest.mark.parametrize("others", [[], [("z", 11_000, 1.0)]])
