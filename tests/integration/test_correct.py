@@ -132,6 +132,34 @@ def test_a_late_reading_does_not_wait_for_the_end_of_the_month(parts: Parts) -> 
     world.redis.close()
 
 
+def test_windows_without_readings_are_corrected_and_come_back_after_a_loss(parts: Parts) -> None:
+    filled = {"statistics": ["mean", "last_value", "integral", "coverage"], "carry_for": "5 m", "fill": "last"}
+    world = Correcting(
+        *parts,
+        views=[{**view, **filled, "measures": ["temperature"]} for view in VIEWS],
+        outlets=[{"name": "files", "kind": "parquet", "path": str(parts.folder / "windows")}],
+    )
+    base = [reading("d", 20, 5.0), *(reading("o", second) for second in range(15, 1_200, 30)), reading("d", 800, 6.0)]
+    world.term(*base, reading("d", 150, 9.0, at=400), reading("n", 610, 3.0, at=700))
+    counts = [world.window("d", second).get("count") for second in range(0, 480, 60)]
+    assert counts == ["1", *"00000", None, None], "the first reading holds for five minutes"
+    world.assert_right()
+    assert world.correct().corrected == 2
+    counts = [world.window("d", second).get("count") for second in range(0, 480, 60)]
+    assert counts == ["1", "0", "1", *"00000"], "the late reading holds longer, and is the first one of a window"
+    assert (world.window("d", 180)["last_value"], world.window("d", 180)["revision"]) == ("9", "1")
+    assert world.window("n", 660)["count"] == "0"
+    world.limit(2)
+    world.term(
+        *(reading("o", second) for second in range(1_200, 1_400, 30))
+    )  # the outlet has corrections with the next batches
+    world.assert_right()
+    world.lose()
+    world.term()
+    world.assert_right()
+    world.redis.close()
+
+
 def test_late_readings_are_corrected_as_if_they_had_come_in_time(world: Correcting) -> None:
     # A late reading of an open window, and one of an open session.
     waiting = [reading("d0", 1190, at=1215), reading("w", 1150, at=1171), reading("w", 1165)]
