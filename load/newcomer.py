@@ -34,7 +34,7 @@ from load.servers.child_process import Child, spawn
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
-from load.servers.server_process import PATIENCE, POLL_S, free_port
+from load.servers.server_process import PATIENCE, free_port, until
 from service.errors import SetupError
 from service.spark.places import cache
 
@@ -101,13 +101,11 @@ class Newcomer:
 
     def wait(self, condition: Callable[[], object], child: Child, what: str) -> None:
         """Ask until the answer is true; raises SetupError when the command ends or the time is over."""
-        deadline = time.monotonic() + _WITHIN_S * PATIENCE
-        while not condition():
-            if child.poll() is not None or time.monotonic() > deadline:
-                tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
-                message = f"Waited for {what}; the last lines of {self._log}:\n{tail}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
+
+        def tail() -> str:
+            return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
+
+        until(condition, _WITHIN_S * PATIENCE, what, tail, goes_on=lambda: child.poll() is None)
 
     def _note(self, program: str, words: Sequence[str], seconds: float) -> None:
         self.steps.append({"command": " ".join([program, *words[:1]]), "seconds": round(seconds, 1)})

@@ -34,7 +34,7 @@ from load.judge.compare import compare
 from load.releases import PREVIOUS, RELEASES, extract
 from load.report import machine, reported
 from load.servers.child_process import Child, spawn
-from load.servers.server_process import PATIENCE
+from load.servers.server_process import PATIENCE, until
 from load.testbed import POLL_S, ROOT, TOPIC, Testbed, to_toml
 from schemas import contract
 from service import settings
@@ -164,12 +164,8 @@ class Upgrade:
         self._loads.clear()
 
     def _wait(self, instance: Instance, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + (STARTS_S + self.seconds) * PATIENCE
-        while not condition():
-            if not instance.is_running or time.monotonic() > deadline:
-                message = f"Waited for {what} of {instance.name}, which says: {instance.last_words()}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
+        within_s, of = (STARTS_S + self.seconds) * PATIENCE, f"{what} of {instance.name}"
+        until(condition, within_s, of, instance.last_words, goes_on=lambda: instance.is_running, every_s=POLL_S)
 
     def _batch(self) -> int:
         return int(self.testbed.progress().get("batch", -1))

@@ -30,7 +30,7 @@ from load.judge.verdict import Verdict
 from load.servers.certificates import Authority
 from load.servers.child_process import Child, spawn
 from load.servers.proxy import Proxy
-from load.servers.server_process import HOST, PATIENCE, ServerProcess
+from load.servers.server_process import HOST, PATIENCE, ServerProcess, until
 from load.testbed import POLL_S, ROOT, Testbed
 from schemas import contract
 from service.errors import SetupError
@@ -261,13 +261,7 @@ class Run:
 
     def until(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Like `wait`, for times at which there may be no service."""
-        deadline = time.monotonic() + within_s * PATIENCE
-        while not (answer := condition()):
-            if time.monotonic() > deadline:
-                message = f"Waited {within_s:.0f} s for {what}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
-        return answer
+        return until(condition, within_s * PATIENCE, what, every_s=POLL_S)
 
     def instance(
         self, name: str, checkpoint: str = "checkpoint", config: Path | None = None, tree: Path = ROOT
