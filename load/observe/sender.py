@@ -1,7 +1,6 @@
 """The sender: a small fleet's readings, at a steady rate, some of which are wrong while a cause asks for that."""
 
 import itertools
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from load.faults.raw import reading
-from load.servers.server_process import Started
+from load.servers.server_process import Repeated, Started
 from load.testbed import PARTITIONS, TOPIC
 
 RATE = 40
@@ -47,18 +46,16 @@ class Sender(Started):
         self._bootstrap, self._devices = bootstrap, devices
         self._invented = itertools.count()
         self._producer: Producer | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+        self._sent = 0
+        self._sending = Repeated(_TICK_S, self._tick)
 
     def start(self) -> None:
         options = {"bootstrap.servers": self._bootstrap, "log_level": 0, "linger.ms": 5}
         self._producer = Producer({**options, "queue.buffering.max.messages": 200_000})
-        self._thread.start()
+        self._sending.start()
 
     def close(self) -> None:
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._sending.close()
 
     def send(self, device: str, event_ms: int, partition: int) -> None:
         """Send one reading, which is in its partition after `flush`."""
@@ -75,15 +72,11 @@ class Sender(Started):
         assert self._producer is not None, "the sender has not been started"  # noqa: S101
         self._producer.flush(_FLUSH_S)
 
-    def _run(self) -> None:
-        sent = 0
-        while not self._ending.wait(_TICK_S):
-            if self.is_paused:
-                continue
-            for _ in range(int(RATE * _TICK_S)):
-                now_ms = _now_ms()
-                self._produce(self._record(sent, now_ms), now_ms, sent % PARTITIONS)
-                sent += 1
+    def _tick(self) -> None:
+        for _ in range(0 if self.is_paused else int(RATE * _TICK_S)):
+            now_ms = _now_ms()
+            self._produce(self._record(self._sent, now_ms), now_ms, self._sent % PARTITIONS)
+            self._sent += 1
 
     def _record(self, number: int, now_ms: int) -> bytes:
         """The golden ratio spreads the wrong records evenly."""

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,6 +115,28 @@ class Started:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Repeated(Started):
+    """Calls `act` every `every_s` seconds in a thread of its own, from `start` to `close`."""
+
+    def __init__(self, every_s: float, act: Callable[[], object]) -> None:
+        self._every_s, self._act = every_s, act
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Return when the last call has ended."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self._act()
 
 
 class ServerProcess(Started):
