@@ -230,6 +230,12 @@ class Run:
         if wait:
             self.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
 
+    def begin(self, batches: int = STEADY_BATCHES) -> None:
+        """Start the service and the load; returns when some batches with load have been published."""
+        self.start()
+        self.load()
+        self.steady(batches)
+
     def stop(self) -> None:
         """Stop the service in order; another status than 0 is a violation."""
         status = self.testbed.stop_service()

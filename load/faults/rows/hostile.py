@@ -70,9 +70,7 @@ def hostile(run: Run) -> Figures:
     with Registry(user="tidemark", password=CANARY) as registry:
         _configure(run, registry)
         foreign = [registry.register("others-value", _foreign(number)) for number in range(10_000 // share)]
-        run.start()
-        run.load()
-        run.steady(20)
+        run.begin(20)
         process, epoch = run.testbed.service_pid, run.observer.epoch
         before = _during(run, lambda: run.run_on(_BEFORE_S))
         own_elements = _active_elements(run, "")

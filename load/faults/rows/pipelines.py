@@ -46,9 +46,7 @@ VIEWS = (
 def pipelines(run: Run) -> Figures:
     """Short: one round in place of three."""
     second = Second(run)
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     second.wait_level("the second pipeline to follow")
     ratios: dict[str, float] = {}
     rounds = run.times(3, short=1)

@@ -45,9 +45,7 @@ _RETRIES = "tidemark_redis_retries_total"
 def redis_cluster(run: Run) -> Figures:
     """Short: a failover that loses writes, and slots that move."""
     faults: dict[str, Figures] = {}
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     if not run.short:
         faults["primary_killed"] = _primary_killed(run)
         faults["primary_paused"] = _primary_paused(run)

@@ -23,9 +23,7 @@ ROUNDS = 3
 @row("F2", "an executor, a Python worker and a frozen writer", testbed={"supervised": True})
 def worker_killed(run: Run) -> Figures:
     """Short: one of each, and a writer frozen for 20 s."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     times = run.times(2, short=1)
     for _ in range(times):
         with run.fault("executor killed"):
