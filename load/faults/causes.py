@@ -18,10 +18,10 @@ import psutil
 from confluent_kafka import Producer
 
 from load.faults import raw
-from load.faults.history import now_ms
 from load.faults.run import STARTS_S, Run
 from load.servers.server_process import Repeated
 from load.testbed import PARTITIONS, ROOT, to_toml
+from service.clock import now_ms
 from service.errors import SetupError, TidemarkError
 
 _NAMED = re.compile(r"(^tidemark|WARNING [\w.]+): ([A-Z][A-Z_]+): (.*(?:\n  .*)*)$", re.MULTILINE)

@@ -280,6 +280,12 @@ class Run:
         self._instances.append(made)
         return made
 
+    def end(self, instance: Instance) -> None:
+        """Stop an instance in order; another status than 0 is a violation."""
+        status = instance.stop()
+        if status:
+            self.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")
+
     def child(self, child: Child) -> Child:
         """One more process, which ends with the run, with all below it."""
         self._children.append(child)
@@ -386,12 +392,16 @@ class Run:
 
     def compare(self, **options: Any) -> Verdict:
         """Note the oracle's verdict on a service at rest; `options` go to load.judge.compare."""
-        verdict = compare(self.testbed.config, **options)
         with self.testbed.redis_client() as client:
-            violations = contract.check(client, "tidemark", self.shards)
+            self.verdict = self.judge(self.testbed.config, client, "tidemark", self.shards, **options)
+        return self.verdict
+
+    def judge(self, config: Path, client: contract.Client, prefix: str, shards: int = 1, **options: Any) -> Verdict:
+        """Note the oracle's verdict on what a service with these settings has under a prefix."""
+        verdict = compare(config, **options)
+        violations = contract.check(client, prefix, shards)
         facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
         self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
-        self.verdict = verdict
         return verdict
 
     def finish(self, figures: Figures) -> Figures:

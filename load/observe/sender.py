@@ -1,7 +1,6 @@
 """The sender: a small fleet's readings, at a steady rate, some of which are wrong while a cause asks for that."""
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from confluent_kafka import Producer
 from load.faults.raw import reading
 from load.servers.server_process import Repeated, Started
 from load.testbed import PARTITIONS, TOPIC
+from service.clock import now_ms
 
 RATE = 40
 _TICK_S = 0.25
@@ -64,7 +64,7 @@ class Sender(Started):
     def invent(self, count: int) -> None:
         """Send a reading of each of so many devices that have never sent before."""
         for number in range(count):
-            self.send(self._invent(), _now_ms(), number % PARTITIONS)
+            self.send(self._invent(), now_ms(), number % PARTITIONS)
         self.flush()
 
     def flush(self) -> None:
@@ -74,11 +74,11 @@ class Sender(Started):
 
     def _tick(self) -> None:
         for _ in range(0 if self.is_paused else int(RATE * _TICK_S)):
-            now_ms = _now_ms()
-            self._produce(self._record(self._sent, now_ms), now_ms, self._sent % PARTITIONS)
+            at_ms = now_ms()
+            self._produce(self._record(self._sent, at_ms), at_ms, self._sent % PARTITIONS)
             self._sent += 1
 
-    def _record(self, number: int, now_ms: int) -> bytes:
+    def _record(self, number: int, at_ms: int) -> bytes:
         """The golden ratio spreads the wrong records evenly."""
         wrong, dice = self.wrong, number * 0.618033988749895 % 1.0
         if dice < wrong.undecodable:
@@ -86,11 +86,11 @@ class Sender(Started):
         if dice < wrong.undecodable + wrong.unknown_schema:
             return _UNKNOWN_SCHEMA
         if dice > 1 - wrong.invented:
-            return reading(self._invent().encode(), now_ms)
+            return reading(self._invent().encode(), at_ms)
         which = number // PARTITIONS % len(self._devices)
         ahead_ms = wrong.clock_ms if which == 0 else 0
         value = None if wrong.unmeasured else 20.0 + number % 7 + wrong.shift
-        return reading(self._devices[which].encode(), now_ms + ahead_ms, value)
+        return reading(self._devices[which].encode(), at_ms + ahead_ms, value)
 
     def _invent(self) -> str:
         return f"invented-{next(self._invented):06d}"
@@ -110,7 +110,3 @@ class Sender(Started):
     def _acknowledged(self, error: object, message: Any) -> None:
         if error is None:
             self.ends[message.partition()] = message.offset() + 1
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
