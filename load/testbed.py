@@ -220,6 +220,12 @@ class Testbed:
 
     # The service.
 
+    def start_generator(self, rate: float, *options: str, topic: str = TOPIC, log: str = "generator") -> Child:
+        """Send readings of the fleet in a process of its own, until it is ended. `options` are more of the generator's."""
+        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.broker.bootstrap, "--topic", topic]
+        command += ["--seed", str(self.fleet.seed), "--devices", str(self.fleet.settings.devices), "--rate", str(rate)]
+        return spawn([*command, *options], cwd=ROOT, log=self.folder / f"{log}.log")
+
     @property
     def cluster(self) -> Cluster:
         """The cluster of a service that is supervised on one host."""

@@ -46,7 +46,6 @@ from load.bench import statistics as bench_statistics
 from load.bench.cpu import PARTS as CPU_PARTS
 from load.bench.cpu import Cpu, role
 from load.bench.references import BARE_S, reference
-from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.fleet.options import seconds_of
@@ -234,7 +233,7 @@ def steady(
     with stage as testbed:
         bare = {}
         if is_reference:
-            load = steady_load(testbed, devices, RATE, seed, BARE_S + 30)
+            load = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{BARE_S + 30}s")
             bare = reference(testbed, "bare")
             load.terminate()
             load.wait(120)
@@ -242,7 +241,7 @@ def steady(
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
         memory.start()
-        generator = steady_load(testbed, devices, RATE, seed, warm_up + seconds + 5)
+        generator = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{warm_up + seconds + 5}s")
         time.sleep(warm_up)
         before, cpu = testbed.metrics(), Cpu(testbed)
         durations = Batches(testbed)

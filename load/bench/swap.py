@@ -24,8 +24,7 @@ from load.bench import RATE
 from load.fleet.fleet import REFERENCE_TABLE, Fleet, FleetSettings, reference_rows
 from load.fleet.options import seconds_of
 from load.report import machine, reported
-from load.servers.child_process import spawn
-from load.testbed import ROOT, TOPIC, Testbed
+from load.testbed import ROOT, Testbed
 from service.clock import now_ms
 from service.errors import TidemarkError
 
@@ -92,18 +91,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         write_reference(database, fleet, args.rows, "first")
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 180, "the query to start")
-        log = testbed.folder / "generator.log"
-        command = [
-            sys.executable,
-            "-m",
-            "load.fleet.generator",
-            "--bootstrap",
-            testbed.broker.bootstrap,
-            "--topic",
-            TOPIC,
-        ]
-        command += ["--rate", str(args.rate), "--devices", str(args.devices), "--seed", str(args.seed)]
-        generator = spawn([*command, "--outsiders", "off", "--for", "10m"], cwd=ROOT, log=log)
+        generator = testbed.start_generator(args.rate, "--outsiders", "off", "--for", "10m")
         batches = Batches(testbed)
         batches.watch(args.warm_up)
         before_ms = now_ms()

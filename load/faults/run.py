@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,7 +27,7 @@ from load.judge import published
 from load.judge.compare import compare
 from load.judge.verdict import Verdict
 from load.servers.certificates import Authority
-from load.servers.child_process import Child, spawn
+from load.servers.child_process import Child
 from load.servers.proxy import Proxy
 from load.servers.server_process import HOST, PATIENCE, ServerProcess, until
 from load.testbed import POLL_S, ROOT, Testbed
@@ -77,14 +76,12 @@ class Load:
         fleet = run.testbed.fleet.settings
         self._children: list[tuple[Child, Path]] = []
         for each in run.traffic:
-            command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", run.testbed.broker.bootstrap]
-            command += [*each.options, "--seed", str(run.seed), "--rate", str(rate * each.share)]
-            command += ["--devices", str(fleet.devices)]
-            command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
-            command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
-            command += ["--evolved", str(fleet.evolved), *options]
-            log = run.testbed.folder / f"generator-{number}-{each.topic}.log"
-            self._children.append((spawn(command, cwd=ROOT, log=log), log))
+            own = [*each.options, "--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
+            own += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
+            own += ["--evolved", str(fleet.evolved), *options]
+            log = f"generator-{number}-{each.topic}"
+            child = run.testbed.start_generator(rate * each.share, *own, topic=each.topic, log=log)
+            self._children.append((child, run.testbed.folder / f"{log}.log"))
 
     def stop(self) -> list[dict[str, Any]]:
         """End them once all that they have sent is acknowledged, at most a minute; their summaries, in the order of traffic."""
