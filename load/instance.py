@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -38,15 +37,9 @@ class Instance:
 
     def start(self) -> None:
         """Start it; returns at once. May be called again after its end."""
-        temporary = str(self._stage.folder / "tmp")
         environ = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "TMPDIR": temporary,
-            "SPARK_LOCAL_DIRS": temporary,
+            **self._stage.environ(),
             "SPARK_LOCAL_IP": HOST,
-            # perf data of a JVM would be a file in the machine's own temporary folder.
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData",
             "TIDEMARK_METRICS__PORT": str(self._port),
             "TIDEMARK_SERVICE__CHECKPOINT": str(self._checkpoint),
             **self._environment,

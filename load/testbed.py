@@ -220,6 +220,12 @@ class Testbed:
 
     # The service.
 
+    def start_generator(self, rate: float, *options: str, topic: str = TOPIC, log: str = "generator") -> Child:
+        """Send readings of the fleet in a process of its own, until it is ended. `options` are more of the generator's."""
+        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.broker.bootstrap, "--topic", topic]
+        command += ["--seed", str(self.fleet.seed), "--devices", str(self.fleet.settings.devices), "--rate", str(rate)]
+        return spawn([*command, *options], cwd=ROOT, log=self.folder / f"{log}.log")
+
     @property
     def cluster(self) -> Cluster:
         """The cluster of a service that is supervised on one host."""
@@ -248,20 +254,18 @@ class Testbed:
             self._cluster.start()
             self._driver = self._cluster.submit(self.config, environment, self.submit_options)
             return
-        # perf data of a JVM would be a file in the machine's own temporary folder.
-        options = f"-Djava.io.tmpdir={self.folder / 'tmp'} -XX:-UsePerfData"
-        env = {
-            **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
-            "TMPDIR": str(self.folder / "tmp"),
-            "SPARK_LOCAL_DIRS": str(self.folder / "tmp"),
-            "JAVA_TOOL_OPTIONS": options,
-            **(environment or {}),
-        }
+        env = {**self.environ(), **(environment or {})}
         env.pop("SPARK_LOCAL_IP", None)  # deploy/run has a default
         configs = ",".join(map(str, [self.config, *self._others]))
         command = [str(ROOT / "deploy" / "run"), configs, "--master", self.master, *self.submit_options]
         self._service = spawn(command, cwd=self.folder, log=self.log, environ=env)
+
+    def environ(self) -> dict[str, str]:
+        """The environment of a service whose temporary files are in the folder."""
+        temporary = str(self.folder / "tmp")
+        own = {"PYSPARK_PYTHON": sys.executable, "TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary}
+        # perf data of a JVM would be a file in the machine's own temporary folder.
+        return {**os.environ, **own, "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary} -XX:-UsePerfData"}
 
     @property
     def service_pid(self) -> int:

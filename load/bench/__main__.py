@@ -28,7 +28,6 @@ The figures of a shared, small machine say little alone: compare ratios within o
 import argparse
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -47,12 +46,12 @@ from load.bench import statistics as bench_statistics
 from load.bench.cpu import PARTS as CPU_PARTS
 from load.bench.cpu import Cpu, role
 from load.bench.references import BARE_S, reference
-from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.fleet.options import seconds_of
 from load.report import machine, reported
 from load.servers.kafka import CREATE_TIME
+from load.servers.server_process import Repeated
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed, percentile
 from service.errors import TidemarkError
 
@@ -110,33 +109,11 @@ class Steady:
     per_reading: dict[str, float]
 
 
-class Sampler(threading.Thread):
-    """Looks every `every_s` seconds, from `start` to `end`."""
-
-    def __init__(self, every_s: float) -> None:
-        super().__init__(daemon=True)
-        self._every_s, self._done = every_s, threading.Event()
-
-    def look(self) -> None:
-        """Take one sample."""
-        raise NotImplementedError
-
-    def run(self) -> None:
-        """Until `end`."""
-        while not self._done.wait(self._every_s):
-            self.look()
-
-    def end(self) -> None:
-        """Look no more."""
-        self._done.set()
-        self.join()
-
-
-class Batches(Sampler):
+class Batches(Repeated):
     """How long batches take: the mean of those between two looks."""
 
     def __init__(self, testbed: Testbed) -> None:
-        super().__init__(0.25)
+        super().__init__(0.25, self.look)
         self._testbed = testbed
         self._seconds: list[float] = []
         self._last: tuple[float, float] | None = None
@@ -155,11 +132,11 @@ class Batches(Sampler):
         return round(durations[-1] / durations[len(durations) // 2], 2) if durations else 0.0
 
 
-class Memory(Sampler):
+class Memory(Repeated):
     """The largest resident memory of a process and its children. Pages that forked workers share count once."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(0.5)
+        super().__init__(0.5, self.look)
         self._pid = pid
         self._peak: list[tuple[str, int]] = []
 
@@ -226,7 +203,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
     seconds = last - began
     after = testbed.metrics()
     per_reading = _per_reading(after, total) | cpu.us_per_reading(total)
-    memory.end()
+    memory.close()
     testbed.stop_service()
     rate = round(total / seconds, 0)
     peak = memory.peak_mb(), memory.by_role()
@@ -256,7 +233,7 @@ def steady(
     with stage as testbed:
         bare = {}
         if is_reference:
-            load = steady_load(testbed, devices, RATE, seed, BARE_S + 30)
+            load = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{BARE_S + 30}s")
             bare = reference(testbed, "bare")
             load.terminate()
             load.wait(120)
@@ -264,7 +241,7 @@ def steady(
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
         memory.start()
-        generator = steady_load(testbed, devices, RATE, seed, warm_up + seconds + 5)
+        generator = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{warm_up + seconds + 5}s")
         time.sleep(warm_up)
         before, cpu = testbed.metrics(), Cpu(testbed)
         durations = Batches(testbed)
@@ -272,9 +249,9 @@ def steady(
         time.sleep(seconds)
         after = testbed.metrics()
         used = cpu.us_per_reading(after["tidemark_records_total"] - before.get("tidemark_records_total", 0.0))
-        durations.end()
+        durations.close()
         generator.wait(120)
-        memory.end()
+        memory.close()
         testbed.stop_service()
     delta = {key: value - before.get(key, 0.0) for key, value in after.items()}
     batches = int(delta["tidemark_batch"])

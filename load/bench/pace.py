@@ -23,7 +23,6 @@ import psutil
 
 from load.bench import RATE
 from load.bench.cpu import seconds_of_process, seconds_of_tree
-from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import Instance, tree
@@ -60,7 +59,7 @@ def seconds_by_part(service: int, redis: Iterable[int]) -> dict[str, float]:
     return parts
 
 
-def measure(testbed: Testbed, source: Path, name: str, seed: int, seconds: float) -> Measured:
+def measure(testbed: Testbed, source: Path, name: str, seconds: float) -> Measured:
     """Run a tree's service under load, and measure it behind a warm-up as long as the measurement."""
     document = {**testbed.settings, "redis": {**testbed.settings["redis"], "prefix": name}}
     document["kafka"] = {**document["kafka"], "starting": "latest", "rejects": f"{{topic}}.{name}"}
@@ -71,7 +70,7 @@ def measure(testbed: Testbed, source: Path, name: str, seed: int, seconds: float
     instance.start()
     try:
         testbed.wait(lambda: _alive(instance).get("tidemark_query_running"), STARTS_S, f"{name} to start")
-        generator = steady_load(testbed, testbed.fleet.settings.devices, RATE, seed, name=f"generator-{name}")
+        generator = testbed.start_generator(RATE, "--outsiders", "off", log=f"generator-{name}")
         testbed.wait(lambda: _alive(instance).get(_RECORDS, 0.0) > 0, STARTS_S, f"a batch of {name}")
         time.sleep(seconds)
         before, used = _alive(instance), seconds_by_part(instance.pid, testbed.redis_pids)
@@ -148,10 +147,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             for number in range(args.rounds):
                 order = [(THIS, ROOT), (OTHER, other)][:: 1 if number % 2 == 0 else -1]
                 rounds.append(
-                    {
-                        name: measure(testbed, source, f"{name}{number}", args.seed, args.seconds)
-                        for name, source in order
-                    }
+                    {name: measure(testbed, source, f"{name}{number}", args.seconds) for name, source in order}
                 )
                 print(f"{devices:,} devices, round {number}: {rounds[-1]}", flush=True)
         report["devices"][str(devices)] = compared(rounds)

@@ -25,7 +25,6 @@ import psutil
 
 from load.bench import RATE
 from load.bench.cpu import role, seconds_of_process
-from load.bench.steady_load import steady_load
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import tree
@@ -156,7 +155,7 @@ def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any
     with Testbed(FOLDER / "run", fleet, views=VIEWS) as testbed:
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
-        load = steady_load(testbed, devices, rate, seed)
+        load = testbed.start_generator(rate, "--outsiders", "off")
         testbed.wait(lambda: testbed.metrics().get("tidemark_records_total"), STARTS_S, "the first batch")
         time.sleep(seconds)
         known = processes(testbed.service_tree)

@@ -25,7 +25,6 @@ import psutil
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.report import machine, reported
-from load.servers.child_process import Child, spawn
 from load.servers.spark_cluster import TASKS_IN_DRIVER
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
@@ -110,7 +109,7 @@ def in_a_row(devices: int, kills: int, seed: int, submit_options: Sequence[str] 
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
     with _stage(fleet, {}, submit_options) as testbed:
         testbed.start_service()
-        load = _load(testbed, seed)
+        load = testbed.start_generator(RATE, "--outsiders", "off")
         try:
             testbed.wait_ready()
             runs = []
@@ -142,7 +141,7 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
         with testbed.redis.client() as client:
             ends: Any = client.get("tidemark:ends")
         ends_ms = int(ends)
-        load = _load(testbed, seed)
+        load = testbed.start_generator(RATE, "--outsiders", "off")
         try:
             testbed.wait(lambda: int(testbed.progress().get("final", 0)) >= ends_ms, FILL_S, "all windows to be final")
             time.sleep(STEADY_S)
@@ -157,22 +156,6 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
             load.kill()
             load.wait()
     return run, figures
-
-
-def _load(testbed: Testbed, seed: int) -> Child:
-    """The testbed's fleet as a process of its own, until it is killed."""
-    command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", testbed.broker.bootstrap, "--topic", TOPIC]
-    command += [
-        "--rate",
-        str(RATE),
-        "--devices",
-        str(testbed.fleet.settings.devices),
-        "--seed",
-        str(seed),
-        "--outsiders",
-        "off",
-    ]
-    return spawn(command, cwd=ROOT, log=testbed.folder / "generator.log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,8 +24,8 @@ from load.bench import RATE
 from load.fleet.fleet import REFERENCE_TABLE, Fleet, FleetSettings, reference_rows
 from load.fleet.options import seconds_of
 from load.report import machine, reported
-from load.servers.child_process import spawn
-from load.testbed import ROOT, TOPIC, Testbed
+from load.testbed import ROOT, Testbed
+from service.clock import now_ms
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "swap"
@@ -91,31 +91,20 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         write_reference(database, fleet, args.rows, "first")
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 180, "the query to start")
-        log = testbed.folder / "generator.log"
-        command = [
-            sys.executable,
-            "-m",
-            "load.fleet.generator",
-            "--bootstrap",
-            testbed.broker.bootstrap,
-            "--topic",
-            TOPIC,
-        ]
-        command += ["--rate", str(args.rate), "--devices", str(args.devices), "--seed", str(args.seed)]
-        generator = spawn([*command, "--outsiders", "off", "--for", "10m"], cwd=ROOT, log=log)
+        generator = testbed.start_generator(args.rate, "--outsiders", "off", "--for", "10m")
         batches = Batches(testbed)
         batches.watch(args.warm_up)
-        before_ms = _now_ms()
+        before_ms = now_ms()
         batches.watch(2 * AROUND_S)
-        version, changed_ms = batches.reference["version"], _now_ms()
+        version, changed_ms = batches.reference["version"], now_ms()
         write_reference(database, fleet, args.rows, "second")
         while batches.reference["version"] == version:
             batches.watch(0.5)
             _ = testbed.service_pid
-            if _now_ms() - changed_ms > 120_000:
+            if now_ms() - changed_ms > 120_000:
                 message = f"No swap within two minutes; the last lines of {testbed.log}:\n{testbed.log_tail()}"
                 raise TidemarkError(message)
-        swapped_ms = _now_ms()
+        swapped_ms = now_ms()
         batches.watch(AROUND_S)
         samples = testbed.metrics()
         generator.terminate()
@@ -147,10 +136,6 @@ def _figures(seconds: Sequence[float]) -> dict[str, float]:
         "median_s": round(statistics.median(seconds), 3),
         "longest_s": round(max(seconds), 3),
     }
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

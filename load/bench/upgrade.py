@@ -33,8 +33,8 @@ from load.instance import Instance
 from load.judge.compare import compare
 from load.releases import PREVIOUS, RELEASES, extract
 from load.report import machine, reported
-from load.servers.child_process import Child, spawn
-from load.servers.server_process import PATIENCE
+from load.servers.child_process import Child
+from load.servers.server_process import PATIENCE, until
 from load.testbed import POLL_S, ROOT, TOPIC, Testbed, to_toml
 from schemas import contract
 from service import settings
@@ -57,7 +57,6 @@ class Upgrade:
     testbed: Testbed
     tree: Path
     seconds: float
-    seed: int
     stages: list[dict[str, Any]] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     compared: list[Mapping[str, int]] = field(default_factory=list)
@@ -117,12 +116,9 @@ class Upgrade:
         print(f"refused: {' '.join(error.split())}", flush=True)
 
     def load(self, rate: float) -> None:
-        fleet = self.testbed.fleet.settings
-        command = [sys.executable, "-m", "load.fleet.generator", "--topic", TOPIC, "--seed", str(self.seed)]
-        command += ["--bootstrap", self.testbed.broker.bootstrap, "--rate", str(rate), "--devices", str(fleet.devices)]
-        command += ["--max-delay", f"{fleet.max_delay_ms}ms"]
-        log = self.testbed.folder / f"generator-{len(self.stages)}.log"
-        self._loads.append(spawn(command, cwd=ROOT, log=log))
+        delay = f"{self.testbed.fleet.settings.max_delay_ms}ms"
+        log = f"generator-{len(self.stages)}"
+        self._loads.append(self.testbed.start_generator(rate, "--max-delay", delay, log=log))
 
     def command(self, *arguments: str, killed_at: str = "") -> None:
         """A command of this version; with `killed_at` it is killed at that crash point."""
@@ -164,12 +160,8 @@ class Upgrade:
         self._loads.clear()
 
     def _wait(self, instance: Instance, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + (STARTS_S + self.seconds) * PATIENCE
-        while not condition():
-            if not instance.is_running or time.monotonic() > deadline:
-                message = f"Waited for {what} of {instance.name}, which says: {instance.last_words()}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
+        within_s, of = (STARTS_S + self.seconds) * PATIENCE, f"{what} of {instance.name}"
+        until(condition, within_s, of, instance.last_words, goes_on=lambda: instance.is_running, every_s=POLL_S)
 
     def _batch(self) -> int:
         return int(self.testbed.progress().get("batch", -1))
@@ -196,7 +188,7 @@ def upgrade(rate: float, devices: int, seconds: float, seed: int) -> Mapping[str
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=rate, shares={}))
     began = time.monotonic()
     with Testbed(FOLDER / "testbed", fleet, views=OWN_VIEWS, sections=SECTIONS) as testbed:
-        run = Upgrade(testbed, tree, seconds, seed)
+        run = Upgrade(testbed, tree, seconds)
         try:
             run.load(rate)
             run.runs(tree)

@@ -8,10 +8,10 @@ from urllib.parse import quote, urlencode
 from confluent_kafka import Producer
 from playwright.sync_api import Page
 
-from load.faults.history import now_ms
 from load.faults.raw import reading
 from load.fleet.payloads import PAGE, TERMINAL
 from load.testbed import PARTITIONS, TOPIC, Testbed
+from service.clock import now_ms
 
 TEXTS = [each for each in TERMINAL if "\x00" not in each and each.isprintable() is False and each != "\ud800"]
 """Attributes that act on a terminal. SQLite keeps neither NUL nor half a surrogate."""

@@ -5,12 +5,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import redis
 
-from load.servers.server_process import PATIENCE
+from load.servers.server_process import PATIENCE, Repeated
 
 EVERY_S = 0.04
 KEPT_S = 10.0 * PATIENCE
@@ -19,26 +18,19 @@ KEPT_S = 10.0 * PATIENCE
 Hash = Mapping[str, str]
 
 
-class RedisHistory:
+class RedisHistory(Repeated):
     """Reads the hashes of `keys` again and again in a thread of its own, and keeps each version for KEPT_S."""
 
     def __init__(self, client: Any, keys: Iterable[str]) -> None:
+        super().__init__(EVERY_S, self._look)
         self._client, self._keys = client, list(keys)
         self._versions: dict[str, deque[tuple[float, Hash]]] = defaultdict(deque)
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="redis-history", daemon=True)
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Read once, and again and again from then on."""
         self._read()
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
+        super().start()
 
     def add(self, keys: Iterable[str]) -> None:
         """Read these keys, too, from now on."""
@@ -51,10 +43,9 @@ class RedisHistory:
         with self._lock:
             return [held for _, held in self._versions[key]]
 
-    def _run(self) -> None:
-        while not self._over.wait(EVERY_S):
-            with suppress(redis.TimeoutError):  # a step pauses Redis: nothing changes there meanwhile
-                self._read()
+    def _look(self) -> None:
+        with suppress(redis.TimeoutError):  # a step pauses Redis: nothing changes there meanwhile
+            self._read()
 
     def _read(self) -> None:
         with self._lock:

@@ -22,10 +22,10 @@ from load.browser.chromium import Chromium, find
 from load.browser.comparison import PREFIX, Rows
 from load.browser.redis_history import RedisHistory
 from load.fleet.fleet import MEASURES, Fleet, FleetSettings
-from load.servers.child_process import Child, spawn
+from load.servers.child_process import Child
 from load.servers.dashboard import Dashboard
 from load.servers.server_process import HOST, PATIENCE
-from load.testbed import ROOT, TOPIC, Testbed
+from load.testbed import ROOT, Testbed
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "browser"
@@ -96,7 +96,7 @@ class Stage:
             hostile.add_devices(testbed)
             testbed.start_service()
             testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
-            generator = self._generator()
+            generator = testbed.start_generator(self.args.rate)
             stack.callback(_end, generator)
             stack.enter_context(self.dashboard)
             stack.enter_context(self.chromium)
@@ -113,13 +113,6 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
-
-    def _generator(self) -> Child:
-        args = self.args
-        command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.testbed.broker.bootstrap]
-        command += ["--topic", TOPIC, "--seed", str(args.seed)]
-        command += ["--rate", str(args.rate), "--devices", str(args.devices)]
-        return spawn(command, cwd=ROOT, log=self.testbed.folder / "generator.log")
 
     # Addresses.
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,8 +10,7 @@ import psutil
 from load.cluster import init
 from load.cluster.namespaces import Network
 from load.servers.child_process import Child, spawn
-from load.servers.server_process import POLL_S, START_S, Started
-from service.errors import SetupError
+from load.servers.server_process import START_S, Started, until
 
 _SPACES = ("--net", "--mount", "--pid", "--uts")
 
@@ -39,13 +37,12 @@ class Host(Started):
         log.unlink(missing_ok=True)
         program = [sys.executable, "-I", "-S", init.__file__, self.name, str(self._hosts)]
         command = ["unshare", *_SPACES, "--fork", "--mount-proc", "--kill-child", *program]
-        self._child = spawn(command, cwd=self.folder, log=log)
-        deadline = time.monotonic() + START_S
-        while not (log.exists() and init.READY in log.read_text()):
-            if self._child.poll() is not None or time.monotonic() > deadline:
-                what = f"The host {self.name} does not start: {log.read_text()}"
-                raise SetupError(what)
-            time.sleep(POLL_S)
+        child = self._child = spawn(command, cwd=self.folder, log=log)
+
+        def is_ready() -> bool:
+            return log.exists() and init.READY in log.read_text()
+
+        until(is_ready, START_S, f"the host {self.name}", log.read_text, goes_on=lambda: child.poll() is None)
         [self._init] = psutil.Process(self._child.pid).children()
         self._link = self._network.connect(self.address, self._init.pid)
 

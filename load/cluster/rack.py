@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ import psutil
 
 from load.cluster.host import Host
 from load.cluster.namespaces import NETWORK, SERVERS, Network
-from load.servers.server_process import POLL_S, START_S, is_alive
+from load.servers.server_process import START_S, is_alive, until
 from load.servers.supervisor import (
     DRIVER_MAIN,
     EXECUTOR_MAIN,
@@ -204,13 +203,7 @@ class Rack(Supervisor):
 
     def until(self, answer: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the time is over."""
-        deadline = time.monotonic() + within_s
-        while not (result := answer()):
-            if time.monotonic() > deadline:
-                message = f"Waited {within_s:.0f} s for {what}; see the logs in {self.folder}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
-        return result
+        return until(answer, within_s, what, lambda: f"see the logs in {self.folder}")
 
     def _kill(self, name: str, main: str) -> None:
         for process in self._of(name, main):

@@ -40,9 +40,7 @@ def _played(chosen: Play, run: Run) -> Figures:
     rack = run.testbed.supervisor
     assert isinstance(rack, Rack)  # noqa: S101
     scene = Scene(run, rack, {})
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     scene.note_writer()
     figures = chosen.function(scene)
     scene.whole(chosen.executors)

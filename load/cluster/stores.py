@@ -130,9 +130,7 @@ def _play(place: Totals, run: Run) -> Figures:
 def _reshape(run: Run) -> None:
     """Give the checkpoint another number of buckets, and go on with it."""
     _require(run, "reshape", "--buckets", str(BUCKETS))
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     run.drain()
     run.stop()
     run.compare()

@@ -26,7 +26,7 @@ from load.judge import published
 from load.judge.compare import compare
 from load.servers.child_process import Child, spawn
 from load.servers.server_process import free_port
-from load.testbed import ROOT, TOPIC, Testbed
+from load.testbed import TOPIC, Testbed
 from schemas import contract
 from service.errors import TidemarkError
 from service.spark.places import cache
@@ -148,13 +148,12 @@ class Demo:
         args = self.args
         meters = args.rate * METERS_SHARE
         loads = {TOPIC: (args.rate - meters, "avro"), METERS: (meters, "json")}
-        started = {}
-        for topic, (rate, value_format) in loads.items():
-            command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.testbed.broker.bootstrap]
-            command += ["--topic", topic, "--format", value_format, "--seed", str(args.seed), "--rate", str(rate)]
-            command += ["--devices", str(args.devices), *_fleet_options(args), *options]
-            started[topic] = spawn(command, cwd=ROOT, log=self._generator_log(topic))
-        return started
+        more = [*_fleet_options(args), *options]
+        start = self.testbed.start_generator
+        return {
+            topic: start(rate, "--format", value_format, *more, topic=topic, log=f"generator-{topic}")
+            for topic, (rate, value_format) in loads.items()
+        }
 
     def generator_summaries(self, generators: Mapping[str, Child]) -> dict[str, dict[str, Any]]:
         """End the generators, which flush first; return their summaries by topic."""

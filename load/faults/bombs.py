@@ -8,9 +8,9 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from load.faults.history import now_ms
 from load.faults.raw import Message
 from load.fleet.protobuf import NEXT, varint
+from service.clock import now_ms
 
 MOST = 100_000
 """Readings in an array."""

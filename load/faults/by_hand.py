@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,21 +79,3 @@ def one_by_one(*steps: Callable[[], object]) -> None:
     """Take these steps, one after the other."""
     for step in steps:
         step()
-
-
-@contextlib.contextmanager
-def repeated(every_s: float, act: Callable[[], object]) -> Iterator[None]:
-    """Call `act` again and again in a thread, until the context is left."""
-    over = threading.Event()
-
-    def serve() -> None:
-        while not over.wait(every_s):
-            act()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

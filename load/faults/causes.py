@@ -18,10 +18,10 @@ import psutil
 from confluent_kafka import Producer
 
 from load.faults import raw
-from load.faults.by_hand import repeated
-from load.faults.history import now_ms
 from load.faults.run import STARTS_S, Run
+from load.servers.server_process import Repeated
 from load.testbed import PARTITIONS, ROOT, to_toml
+from service.clock import now_ms
 from service.errors import SetupError, TidemarkError
 
 _NAMED = re.compile(r"(^tidemark|WARNING [\w.]+): ([A-Z][A-Z_]+): (.*(?:\n  .*)*)$", re.MULTILINE)
@@ -177,7 +177,7 @@ class Stage:
                     producer.produce(self.name, value, partition=number)
             producer.poll(0)
 
-        with repeated(_EVERY_S, send):
+        with Repeated(_EVERY_S, send):
             yield
 
     def outcome(self, *, ends: bool, within_s: float = FAILS_S) -> tuple[Outcome, list[str]]:
@@ -225,7 +225,7 @@ class Stage:
                 with contextlib.suppress(psutil.Error):
                     each.kill()
 
-        with repeated(every_s, kill):
+        with Repeated(every_s, kill):
             yield
 
 

@@ -25,10 +25,11 @@ one is then as far as all shards have come. A `redis_lost` may have a `shard`, t
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from service.clock import now_ms
 
 Entry = dict[str, Any]
 
@@ -65,8 +66,3 @@ def read(path: Path) -> Iterator[Entry]:
         for line in lines:
             entry: Entry = json.loads(line)
             yield entry
-
-
-def now_ms() -> int:
-    """The time of an entry made now."""
-    return time.time_ns() // 1_000_000

@@ -37,7 +37,7 @@ class Traffic:
     @property
     def options(self) -> list[str]:
         """Options of the generator's command line."""
-        return ["--topic", self.topic, "--format", self.value_format, "--array", str(self.array)]
+        return ["--format", self.value_format, "--array", str(self.array)]
 
 
 HOSTILE = 4

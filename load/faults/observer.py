@@ -25,10 +25,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 
-from load.faults.history import Entry, History, now_ms
+from load.faults.history import Entry, History
 from load.faults.shard import Shard
 from load.testbed import TOPIC, Testbed
 from schemas import contract
+from service.clock import now_ms
 
 LOOK_S = 0.25
 GAUGE_S = 1.0

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,9 +27,9 @@ from load.judge import published
 from load.judge.compare import compare
 from load.judge.verdict import Verdict
 from load.servers.certificates import Authority
-from load.servers.child_process import Child, spawn
+from load.servers.child_process import Child
 from load.servers.proxy import Proxy
-from load.servers.server_process import HOST, PATIENCE, ServerProcess
+from load.servers.server_process import HOST, PATIENCE, ServerProcess, until
 from load.testbed import POLL_S, ROOT, Testbed
 from schemas import contract
 from service.errors import SetupError
@@ -77,14 +76,12 @@ class Load:
         fleet = run.testbed.fleet.settings
         self._children: list[tuple[Child, Path]] = []
         for each in run.traffic:
-            command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", run.testbed.broker.bootstrap]
-            command += [*each.options, "--seed", str(run.seed), "--rate", str(rate * each.share)]
-            command += ["--devices", str(fleet.devices)]
-            command += ["--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
-            command += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
-            command += ["--evolved", str(fleet.evolved), *options]
-            log = run.testbed.folder / f"generator-{number}-{each.topic}.log"
-            self._children.append((spawn(command, cwd=ROOT, log=log), log))
+            own = [*each.options, "--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
+            own += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
+            own += ["--evolved", str(fleet.evolved), *options]
+            log = f"generator-{number}-{each.topic}"
+            child = run.testbed.start_generator(rate * each.share, *own, topic=each.topic, log=log)
+            self._children.append((child, run.testbed.folder / f"{log}.log"))
 
     def stop(self) -> list[dict[str, Any]]:
         """End them once all that they have sent is acknowledged, at most a minute; their summaries, in the order of traffic."""
@@ -230,6 +227,12 @@ class Run:
         if wait:
             self.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
 
+    def begin(self, batches: int = STEADY_BATCHES) -> None:
+        """Start the service and the load; returns when some batches with load have been published."""
+        self.start()
+        self.load()
+        self.steady(batches)
+
     def stop(self) -> None:
         """Stop the service in order; another status than 0 is a violation."""
         status = self.testbed.stop_service()
@@ -261,13 +264,7 @@ class Run:
 
     def until(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Like `wait`, for times at which there may be no service."""
-        deadline = time.monotonic() + within_s * PATIENCE
-        while not (answer := condition()):
-            if time.monotonic() > deadline:
-                message = f"Waited {within_s:.0f} s for {what}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
-        return answer
+        return until(condition, within_s * PATIENCE, what, every_s=POLL_S)
 
     def instance(
         self, name: str, checkpoint: str = "checkpoint", config: Path | None = None, tree: Path = ROOT
@@ -279,6 +276,12 @@ class Run:
         made = Instance(self.testbed, name, self.folder / checkpoint, config, tree)
         self._instances.append(made)
         return made
+
+    def end(self, instance: Instance) -> None:
+        """Stop an instance in order; another status than 0 is a violation."""
+        status = instance.stop()
+        if status:
+            self.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")
 
     def child(self, child: Child) -> Child:
         """One more process, which ends with the run, with all below it."""
@@ -386,12 +389,16 @@ class Run:
 
     def compare(self, **options: Any) -> Verdict:
         """Note the oracle's verdict on a service at rest; `options` go to load.judge.compare."""
-        verdict = compare(self.testbed.config, **options)
         with self.testbed.redis_client() as client:
-            violations = contract.check(client, "tidemark", self.shards)
+            self.verdict = self.judge(self.testbed.config, client, "tidemark", self.shards, **options)
+        return self.verdict
+
+    def judge(self, config: Path, client: contract.Client, prefix: str, shards: int = 1, **options: Any) -> Verdict:
+        """Note the oracle's verdict on what a service with these settings has under a prefix."""
+        verdict = compare(config, **options)
+        violations = contract.check(client, prefix, shards)
         facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
         self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
-        self.verdict = verdict
         return verdict
 
     def finish(self, figures: Figures) -> Figures:

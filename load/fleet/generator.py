@@ -32,6 +32,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from load.fleet.encode import HEADER, SCHEMAS, Value, encode, encoder_of, key_of
 from load.fleet.fleet import Fleet, Ints, Kind, Readings, kinds_of, write_reference_sqlite
 from load.fleet.options import arguments, fleet_of
+from service.clock import now_ms
 from service.errors import SetupError, TidemarkError
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -125,7 +126,7 @@ class Generator:
         self._keys: list[bytes] = [name.encode() for name in fleet.names]
         self._headers: list[Headers] = [[(HEADER, kind.name.lower().encode())] for kind in Kind]
         self._simulate_ms = simulate_ms
-        self._start_ms = _now_ms() if simulate_ms is None else simulate_ms
+        self._start_ms = now_ms() if simulate_ms is None else simulate_ms
         self._block = fleet.readings(0, 0, self._start_ms)
         self._block_ms = int(np.clip(_BLOCK * 1000 / fleet.rate, 50, 60_000))
         self._block_end_ms = 0
@@ -220,7 +221,7 @@ class Generator:
         )
 
     def _live(self, seconds: float, speed: float) -> Iterator[Piece]:
-        from_ms, began, epoch_ms = self._clock_ms, time.monotonic(), _now_ms()
+        from_ms, began, epoch_ms = self._clock_ms, time.monotonic(), now_ms()
         until = began + seconds
         tick_s = min(max(TICK_S[0], TICK / (self.rate * speed)), TICK_S[1])
         while not self._stopping.is_set():
@@ -250,7 +251,7 @@ class Generator:
                 piece = self._take(min(stop, self._at + _CHUNK))
                 self._clock_ms = float(piece.due_ms[-1])
                 if self._simulate_ms is None:
-                    yield piece, np.full(len(piece), _now_ms())
+                    yield piece, np.full(len(piece), now_ms())
                 else:
                     yield piece, (self._simulate_ms + piece.due_ms).astype(np.int64)
             self._clock_ms = min(until_ms, float(self._block_end_ms))
@@ -266,7 +267,7 @@ class Generator:
             for start in range(0, len(chosen), _CHUNK):
                 piece = block.at(chosen[start : start + _CHUNK])
                 due_ms = piece.due_ms.astype(np.int64)
-                yield piece, np.full(len(piece), _now_ms()) if self._simulate_ms is None else self._simulate_ms + due_ms
+                yield piece, np.full(len(piece), now_ms()) if self._simulate_ms is None else self._simulate_ms + due_ms
             if seen.all():
                 return
 
@@ -365,10 +366,6 @@ class Generator:
             return ends
         except KafkaException:
             return {}
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,7 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.observe.receiver import problem
 from load.observe.sender import Sender
 from load.observe.watch import Watch
-from load.servers.server_process import HOST, PATIENCE, Started
+from load.servers.server_process import HOST, PATIENCE, Started, until
 from load.testbed import Testbed
 from service.errors import SetupError, TidemarkError
 from service.monitoring import attention
@@ -139,14 +139,13 @@ class Scene(Started):
 
     def until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:
         """Wait for a condition, also while the service does not run. Raises SetupError."""
-        deadline = time.monotonic() + within_s * PATIENCE
-        while not condition():
+
+        def answer() -> Any:
             if self._is_interrupted:
                 raise KeyboardInterrupt
-            if time.monotonic() > deadline:
-                text = f"{self.job}: waited {within_s:.0f} s for {what}"
-                raise SetupError(text)
-            time.sleep(_POLL_S)
+            return condition()
+
+        until(answer, within_s * PATIENCE, f"{what} in {self.job}", every_s=_POLL_S)
 
     # Playing.
 

@@ -1,8 +1,6 @@
 """The sender: a small fleet's readings, at a steady rate, some of which are wrong while a cause asks for that."""
 
 import itertools
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +8,9 @@ from typing import Any
 from confluent_kafka import Producer
 
 from load.faults.raw import reading
-from load.servers.server_process import Started
+from load.servers.server_process import Repeated, Started
 from load.testbed import PARTITIONS, TOPIC
+from service.clock import now_ms
 
 RATE = 40
 _TICK_S = 0.25
@@ -47,18 +46,16 @@ class Sender(Started):
         self._bootstrap, self._devices = bootstrap, devices
         self._invented = itertools.count()
         self._producer: Producer | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
+        self._sent = 0
+        self._sending = Repeated(_TICK_S, self._tick)
 
     def start(self) -> None:
         options = {"bootstrap.servers": self._bootstrap, "log_level": 0, "linger.ms": 5}
         self._producer = Producer({**options, "queue.buffering.max.messages": 200_000})
-        self._thread.start()
+        self._sending.start()
 
     def close(self) -> None:
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._sending.close()
 
     def send(self, device: str, event_ms: int, partition: int) -> None:
         """Send one reading, which is in its partition after `flush`."""
@@ -67,7 +64,7 @@ class Sender(Started):
     def invent(self, count: int) -> None:
         """Send a reading of each of so many devices that have never sent before."""
         for number in range(count):
-            self.send(self._invent(), _now_ms(), number % PARTITIONS)
+            self.send(self._invent(), now_ms(), number % PARTITIONS)
         self.flush()
 
     def flush(self) -> None:
@@ -75,17 +72,13 @@ class Sender(Started):
         assert self._producer is not None, "the sender has not been started"  # noqa: S101
         self._producer.flush(_FLUSH_S)
 
-    def _run(self) -> None:
-        sent = 0
-        while not self._ending.wait(_TICK_S):
-            if self.is_paused:
-                continue
-            for _ in range(int(RATE * _TICK_S)):
-                now_ms = _now_ms()
-                self._produce(self._record(sent, now_ms), now_ms, sent % PARTITIONS)
-                sent += 1
+    def _tick(self) -> None:
+        for _ in range(0 if self.is_paused else int(RATE * _TICK_S)):
+            at_ms = now_ms()
+            self._produce(self._record(self._sent, at_ms), at_ms, self._sent % PARTITIONS)
+            self._sent += 1
 
-    def _record(self, number: int, now_ms: int) -> bytes:
+    def _record(self, number: int, at_ms: int) -> bytes:
         """The golden ratio spreads the wrong records evenly."""
         wrong, dice = self.wrong, number * 0.618033988749895 % 1.0
         if dice < wrong.undecodable:
@@ -93,11 +86,11 @@ class Sender(Started):
         if dice < wrong.undecodable + wrong.unknown_schema:
             return _UNKNOWN_SCHEMA
         if dice > 1 - wrong.invented:
-            return reading(self._invent().encode(), now_ms)
+            return reading(self._invent().encode(), at_ms)
         which = number // PARTITIONS % len(self._devices)
         ahead_ms = wrong.clock_ms if which == 0 else 0
         value = None if wrong.unmeasured else 20.0 + number % 7 + wrong.shift
-        return reading(self._devices[which].encode(), now_ms + ahead_ms, value)
+        return reading(self._devices[which].encode(), at_ms + ahead_ms, value)
 
     def _invent(self) -> str:
         return f"invented-{next(self._invented):06d}"
@@ -117,7 +110,3 @@ class Sender(Started):
     def _acknowledged(self, error: object, message: Any) -> None:
         if error is None:
             self.ends[message.partition()] = message.offset() + 1
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from load.observe.dashboards import Query, queries
 from load.observe.receiver import Notification, Receiver
 from load.observe.rules import Rule, document
 from load.servers.prometheus import Alertmanager, Prometheus
-from load.servers.server_process import HOST, Started
+from load.servers.server_process import HOST, Repeated, Started
 from load.testbed import ROOT
 from service.errors import SetupError
 
@@ -36,19 +35,16 @@ class Watch(Started):
         self.alertmanager = Alertmanager(folder, self._alertmanager_config())
         self.prometheus = Prometheus(folder, self._prometheus_config(targets), document(rules))
         self._empty = queries()
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._ask, name="dashboards", daemon=True)
+        self._asking = Repeated(_QUERIES_EVERY_S, self._ask)
 
     def start(self) -> None:
         self.receiver.start()
         self.alertmanager.start()
         self.prometheus.start()
-        self._thread.start()
+        self._asking.start()
 
     def close(self) -> None:
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._asking.close()
         self.prometheus.close()
         self.alertmanager.close()
         self.receiver.close()
@@ -76,9 +72,8 @@ class Watch(Started):
         return next((each for each in notifications if each.status == "firing"), None)
 
     def _ask(self) -> None:
-        while not self._ending.wait(_QUERIES_EVERY_S):
-            with contextlib.suppress(SetupError):
-                self._empty = [each for each in self._empty if not self._has_data(each)]
+        with contextlib.suppress(SetupError):
+            self._empty = [each for each in self._empty if not self._has_data(each)]
 
     def _has_data(self, query: Query) -> bool:
         samples = self.prometheus.query(query.concrete(RATE_INTERVAL))

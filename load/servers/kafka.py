@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from load.servers.certificates import Authority
-from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port
+from load.servers.server_process import HOST, START_S, ServerProcess, free_port, until
 from load.servers.token_endpoint import AUDIENCE, ISSUER, TokenEndpoint
 from service.errors import SetupError
 from service.spark import jars, repository
@@ -101,12 +100,7 @@ class Broker(ServerProcess):
         topic = NewTopic(name, partitions, 1, config=dict(LOG_APPEND_TIME if config is None else config))
         try:
             self.admin.create_topics([topic], operation_timeout=30)[name].result(30)
-            deadline = time.monotonic() + START_S
-            while not _has_leaders(self.admin, name, partitions):
-                if time.monotonic() > deadline:
-                    what = f"Topic {name} has no leader for each of its {partitions} partitions"
-                    raise SetupError(what)
-                time.sleep(POLL_S)
+            until(lambda: _has_leaders(self.admin, name, partitions), START_S, f"leaders of {partitions} x {name}")
         except KafkaException as problem:
             what = f"Topic {name} could not be created: {problem.args[0].str()}"
             raise SetupError(what) from problem
@@ -114,12 +108,7 @@ class Broker(ServerProcess):
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until the broker no longer lists it, so that it can be created again."""
         self.admin.delete_topics([name])[name].result(30)
-        deadline = time.monotonic() + START_S
-        while name in self.admin.list_topics(timeout=10).topics:
-            if time.monotonic() > deadline:
-                what = f"Topic {name} is still listed {START_S:.0f} s after its deletion"
-                raise SetupError(what)
-            time.sleep(POLL_S)
+        until(lambda: name not in self.admin.list_topics(timeout=10).topics, START_S, f"topic {name} to be gone")
 
     def configure_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Change settings of a topic."""

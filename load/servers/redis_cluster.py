@@ -17,7 +17,6 @@ empty then, and its replica copies that. A cluster whose nodes have all been sto
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from redis.crc import key_slot
 from redis.retry import Retry
 
 from load.servers.redis import Redis
-from load.servers.server_process import HOST, PATIENCE, POLL_S, PORTS, Started, port_is_free, reserve
+from load.servers.server_process import HOST, PATIENCE, PORTS, Started, port_is_free, reserve, until
 from service.errors import SetupError
 
 PRIMARIES = 3
@@ -173,7 +172,7 @@ class RedisCluster(Started):
                 for other in self.nodes[number + 1 :]:
                     client.execute_command("CLUSTER MEET", HOST, other.port)
         ids = {node.node_id for node in self.nodes}
-        self._until(lambda: all(set(seen) == ids for seen in self._views().values()), "all nodes to have met")
+        until(lambda: all(set(seen) == ids for seen in self._views().values()), _WAIT_S, "all nodes to have met")
         for number, node in enumerate(self.nodes[PRIMARIES:]):
             with node.control() as client:
                 client.execute_command("CLUSTER REPLICATE", primaries[number % PRIMARIES].node_id)
@@ -202,7 +201,7 @@ class RedisCluster(Started):
 
     def wait_ok(self) -> None:
         """Wait until all awake nodes agree that awake primaries serve all slots, and every awake replica follows its primary."""
-        self._until(lambda: not self._trouble(), "the Redis Cluster to be ok", self._trouble)
+        until(lambda: not self._trouble(), _WAIT_S, "the Redis Cluster to be ok", self._trouble)
 
     def _trouble(self) -> str:
         """Return the reason why the cluster is not ok; "" if it is."""
@@ -250,14 +249,6 @@ class RedisCluster(Started):
     def _node(self, node_id: str) -> ClusterNode:
         return next(node for node in self.nodes if node.node_id == node_id)
 
-    def _until(self, condition: Callable[[], bool], what: str, why: Callable[[], str] = lambda: "") -> None:
-        deadline = time.monotonic() + _WAIT_S
-        while not condition():
-            if time.monotonic() > deadline:
-                message = f"Waited {_WAIT_S:.0f} s for {what}: {why()}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
-
     # What goes wrong, and what moves.
 
     def kill_primary(self, key: str) -> ClusterNode:
@@ -272,9 +263,11 @@ class RedisCluster(Started):
         replica = self.replica_of(primary)
         with primary.control() as client, replica.control() as its:
             end = client.info("replication")["master_repl_offset"]
-            self._until(
-                lambda: its.info("replication").get("slave_repl_offset", -1) >= end, f"{replica.address} to catch up"
-            )
+
+            def has_all() -> bool:
+                return bool(its.info("replication").get("slave_repl_offset", -1) >= end)
+
+            until(has_all, _WAIT_S, f"{replica.address} to catch up")
         return replica
 
     def freeze_replica(self, primary: ClusterNode) -> ClusterNode:

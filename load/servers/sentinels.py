@@ -10,7 +10,6 @@ Nothing is kept on disk: what the replica lacks when the primary is killed is lo
 """
 
 import contextlib
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from redis.sentinel import Sentinel as Finder
 
 from load.servers.packages import redis_server
 from load.servers.redis import Redis
-from load.servers.server_process import HOST, PATIENCE, POLL_S, ServerProcess, Started
-from service.errors import SetupError
+from load.servers.server_process import HOST, PATIENCE, ServerProcess, Started, until
 
 NAME = "telemetry"
 _QUORUM, _SENTINELS = 2, 3
@@ -168,15 +166,12 @@ class Sentinels(Started):
         return -1 if place is None else int(place[1])
 
     def _wait(self, what: str, is_done: Any) -> None:
-        deadline = time.monotonic() + _WAIT_S
-        while True:
+        def is_there() -> bool:
             with contextlib.suppress(redis.RedisError):
-                if is_done():
-                    return
-            if time.monotonic() > deadline:
-                text = f"{what}: not there after {_WAIT_S:.0f} s"
-                raise SetupError(text, remedy=f"See the logs below {self._folder}.")
-            time.sleep(POLL_S)
+                return bool(is_done())
+            return False
+
+        until(is_there, _WAIT_S, what, lambda: f"see the logs below {self._folder}")
 
     def close(self) -> None:
         """End all."""

@@ -7,10 +7,11 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import psutil
 
@@ -29,6 +30,7 @@ PATIENCE = float(os.environ.get("TIDEMARK_PATIENCE", "1"))
 START_S = 90.0 * PATIENCE
 _STOP_S = 20.0
 POLL_S = 0.02
+T = TypeVar("T")
 
 _reservations: list[socket.socket] = []
 _running: list["ServerProcess"] = []
@@ -69,6 +71,29 @@ def reserve(port: int) -> bool:
     return True
 
 
+def until(
+    condition: Callable[[], T],
+    within_s: float,
+    what: str,
+    why: Callable[[], str] = lambda: "",
+    *,
+    goes_on: Callable[[], bool] = lambda: True,
+    every_s: float = POLL_S,
+) -> T:
+    """Ask until the answer is true, and return it.
+
+    Raises SetupError with `what` was waited for, and `why` it may not have come, when the time is over or nothing goes on.
+    """
+    began = time.monotonic()
+    while not (answer := condition()):
+        waited_s = time.monotonic() - began
+        if waited_s > within_s or not goes_on():
+            message = ": ".join(filter(None, [f"Waited {waited_s:.0f} s for {what}", why()]))
+            raise SetupError(message)
+        time.sleep(every_s)
+    return answer
+
+
 class Started:
     """A `with` block starts it and closes it, also when it did not start whole."""
 
@@ -90,6 +115,28 @@ class Started:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Repeated(Started):
+    """Calls `act` every `every_s` seconds in a thread of its own, from `start` to `close`."""
+
+    def __init__(self, every_s: float, act: Callable[[], object]) -> None:
+        self._every_s, self._act = every_s, act
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Return when the last call has ended."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._every_s):
+            self._act()
 
 
 class ServerProcess(Started):
@@ -195,8 +242,7 @@ class ServerProcess(Started):
     # How it is run.
 
     def _launch(self) -> None:
-        deadline = time.monotonic() + START_S
-        self._child = spawn(
+        child = self._child = spawn(
             self._command(),
             cwd=self.folder,
             log=self.log,
@@ -206,13 +252,14 @@ class ServerProcess(Started):
         )
         if self not in _running:
             _running.append(self)
-        while not (_listens(self.port) and self._answers()):
-            status = self._child.poll()
-            if status is not None or time.monotonic() > deadline:
-                end = f"ended with status {status}" if status is not None else f"did not answer within {START_S:.0f} s"
-                what = f"{self.name} on {self.address} {end}; the last lines of {self.log}:\n{self.log_tail()}"
-                raise SetupError(what)
-            time.sleep(POLL_S)
+
+        def why() -> str:
+            return f"its status is {child.poll()}, the last lines of {self.log} are\n{self.log_tail()}"
+
+        def answers() -> bool:
+            return _listens(self.port) and self._answers()
+
+        until(answers, START_S, f"{self.name} on {self.address}", why, goes_on=lambda: child.poll() is None)
 
     def _run(self, command: Sequence[str]) -> None:
         """Run a tool of the part to its end."""

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import psutil
 
 from load.servers.child_process import Child, spawn
-from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port, is_alive
+from load.servers.server_process import HOST, POLL_S, START_S, ServerProcess, free_port, is_alive, until
 from load.servers.supervisor import DRIVER_MAIN, EXECUTOR_MAIN, Supervisor, driver_states, page_state, submitted
 from service.errors import SetupError
 from service.spark import session
@@ -142,15 +142,7 @@ class Cluster(Supervisor):
                 child.kill()
             child.wait()
         self._submissions.clear()
-        deadline = time.monotonic() + _GONE_S
-        while left := [*self._left()]:
-            if time.monotonic() > deadline:
-                what = f"Processes of {self.folder} do not end: {left}"
-                raise SetupError(what)
-            for process in left:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            time.sleep(POLL_S)
+        until(self._are_killed, _GONE_S, f"the processes of {self.folder} to end")
 
     # The daemon on it.
 
@@ -236,6 +228,13 @@ class Cluster(Supervisor):
                 if main in child.cmdline():
                     yield child
 
+    def _are_killed(self) -> bool:
+        left = [*self._left()]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        return not left
+
     def _left(self) -> Iterator[psutil.Process]:
         """Return the processes below a worker of this folder, which have the worker's environment."""
         for process in psutil.process_iter():
@@ -244,10 +243,4 @@ class Cluster(Supervisor):
                     yield process
 
     def _until(self, answer: Callable[[], T], what: str) -> T:
-        deadline = time.monotonic() + START_S
-        while not (result := answer()):
-            if time.monotonic() > deadline:
-                message = f"Waited {START_S:.0f} s for {what}; see the logs in {self.folder}"
-                raise SetupError(message)
-            time.sleep(POLL_S)
-        return result
+        return until(answer, START_S, what, lambda: f"see the logs in {self.folder}")

@@ -12,7 +12,7 @@ from typing import Any
 import fastavro
 from confluent_kafka import Producer
 
-from load.servers.server_process import Started
+from load.servers.server_process import Repeated
 
 PUMPS, METERS = "pumps", "meters"
 EVERY_S = 0.5
@@ -50,38 +50,34 @@ SCHEMA = {
 }
 
 
-class Feed(Started):
+class Feed(Repeated):
     """A thread that sends readings of all pumps and meters; `number` is the schema's id."""
 
     def __init__(self, bootstrap: str, number: int) -> None:
+        super().__init__(EVERY_S, self._send)
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "linger.ms": 5})
-        self._number = number
-        self._ended, self._enough = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tutorial-feed", daemon=True)
+        self._number, self._turn = number, 0
+        self._enough = threading.Event()
 
     def start(self) -> None:
         """Begin to send, and return when a sample of the topics shows how often a device sends."""
-        self._thread.start()
+        super().start()
         self._enough.wait()
 
     def close(self) -> None:
         """End, after the last records are delivered."""
-        self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().close()
         self._producer.flush(10)
 
-    def _run(self) -> None:
-        turn = 0
-        while not self._ended.wait(EVERY_S):
-            now_s = time.time()
-            for topic, key, value in [*_pumps(self._number, now_s, turn), *_meters(now_s, turn)]:
-                self._producer.produce(topic, value, key=key)
-            self._producer.poll(0)
-            turn += 1
-            if turn == ENOUGH:
-                self._producer.flush(10)
-                self._enough.set()
+    def _send(self) -> None:
+        now_s = time.time()
+        for topic, key, value in [*_pumps(self._number, now_s, self._turn), *_meters(now_s, self._turn)]:
+            self._producer.produce(topic, value, key=key)
+        self._producer.poll(0)
+        self._turn += 1
+        if self._turn == ENOUGH:
+            self._producer.flush(10)
+            self._enough.set()
 
 
 def _pumps(number: int, now_s: float, turn: int) -> Iterator[tuple[str, bytes, bytes]]:

@@ -14,6 +14,7 @@ import pyspark
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
+from load.servers import server_process
 from load.servers.child_process import spawn
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
@@ -32,11 +33,7 @@ SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 def until(condition: Callable[[], Any], within_s: float, what: str) -> Any:
     """Ask until the answer is true, and return it."""
-    deadline = time.monotonic() + within_s * PATIENCE
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
-        time.sleep(0.1)
-    return answer
+    return server_process.until(condition, within_s * PATIENCE, what, every_s=0.1)
 
 
 class Service:

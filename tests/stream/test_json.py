@@ -133,6 +133,7 @@ CASES = {
     "a measure without a range at its limit": (changed("1.5", "-1e140"), ("a", 0, -1e140, 40.0)),
     "a measure without a range beyond its limit": (changed("1.5", "1.0000001e140"), "out_of_range"),
     "a measure beyond a double": (changed("1.5", "1e400"), "not_finite"),
+    "a whole measure beyond a double": (changed("1.5", "1" * 400), "not_finite"),
     "a measure with an exponent of nine digits": (changed("1.5", "-1e999999999"), "not_finite"),
     "a time beyond all integers": (time("1e300"), "early"),
     "a time before all integers": (time("-1e300"), "late"),

@@ -22,6 +22,7 @@ def jar(name: str, content: bytes) -> Jar:
 
 
 LOCKED = [jar("one", ONE), jar("two", TWO)]
+FETCHED = {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_jars_come_from_a_repository_once(maven: Maven, tmp_path: Path) -> None:
     first = repository.fetch("spark", tmp_path, repository=maven.url + "/")
-    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert contents(tmp_path) == FETCHED
     assert (first.jars, first.before) == (2, 0)
     asked = len(maven.logins)
     assert repository.fetch("spark", tmp_path, repository=maven.url).before == 2
@@ -103,16 +104,11 @@ def test_a_missing_file_is_named_with_its_checksum_and_the_remedy(maven: Maven, 
     assert maven.logins.count(None) <= 2  # an answer that will not change is not asked for again
 
 
-def test_a_repository_that_fails_for_a_moment_is_asked_again(maven: Maven, tmp_path: Path) -> None:
-    maven.failures = 2
+@pytest.mark.parametrize("trouble", ["failures", "cuts"])
+def test_a_repository_that_fails_or_breaks_off_twice_is_asked_again(maven: Maven, tmp_path: Path, trouble: str) -> None:
+    setattr(maven, trouble, 2)
     repository.fetch("spark", tmp_path, repository=maven.url)
-    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
-
-
-def test_a_download_that_breaks_off_is_begun_again(maven: Maven, tmp_path: Path) -> None:
-    maven.cuts = 2
-    repository.fetch("spark", tmp_path, repository=maven.url)
-    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert contents(tmp_path) == FETCHED
 
 
 def test_a_download_that_breaks_off_each_time_is_named_with_what_came(maven: Maven, tmp_path: Path) -> None:
@@ -139,7 +135,7 @@ def test_only_a_right_file_of_maven_s_own_repository_is_used(maven: Maven, home:
         file.parent.mkdir(parents=True)
         file.write_bytes(content)
     repository.fetch("spark", tmp_path, repository=maven.url)
-    assert contents(tmp_path) == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert contents(tmp_path) == FETCHED
     assert len(maven.logins) == 1
 
 
@@ -150,7 +146,7 @@ def test_an_offline_folder_may_be_flat_grouped_or_of_maven(place: str, maven: Ma
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     repository.fetch("spark", tmp_path / "to", offline=tmp_path / "usb", repository=maven.url)
-    assert contents(tmp_path / "to") == {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
+    assert contents(tmp_path / "to") == FETCHED
     assert maven.logins == []
 
 
@@ -169,21 +165,21 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(maven: Maven,
 
 MIRROR = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0"><mirrors>
 <mirror><id>a</id><url>http://a.example/</url><mirrorOf>{}</mirrorOf></mirror></mirrors></settings>"""
+NO_XML = "<settings>"
 
 
 @pytest.mark.parametrize(
-    ("of", "used"), [("central", True), ("*", True), ("external:*", True), ("other", False), ("*,!central", False)]
+    ("text", "used"),
+    [
+        *((MIRROR.format(of), "http://a.example/") for of in ("central", "*", "external:*")),
+        *((MIRROR.format(of), repository.CENTRAL) for of in ("other", "*,!central")),
+        (NO_XML, repository.CENTRAL),
+    ],
 )
-def test_a_mirror_of_central_in_maven_s_settings_is_used(of: str, used: bool, home: Path) -> None:
+def test_a_mirror_of_central_in_maven_s_settings_is_used(text: str, used: str, home: Path) -> None:
     (home / ".m2").mkdir(parents=True)
-    (home / ".m2" / "settings.xml").write_text(MIRROR.format(of))
-    assert repository.configured() == ("http://a.example/" if used else repository.CENTRAL)
-
-
-def test_settings_of_maven_that_are_no_xml_are_passed_over(home: Path) -> None:
-    (home / ".m2").mkdir(parents=True)
-    (home / ".m2" / "settings.xml").write_text("<settings>")
-    assert repository.configured() == repository.CENTRAL
+    (home / ".m2" / "settings.xml").write_text(text)
+    assert repository.configured() == used
 
 
 def test_the_command_fetches_into_the_folder_that_tidemark_jars_names(

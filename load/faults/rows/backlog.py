@@ -23,9 +23,7 @@ _DELAY = "tidemark_schedule_delay_seconds"
 @row("backlog", "ten minutes of readings wait at the start", rate=RATE, devices=10_000)
 def backlog(run: Run) -> Figures:
     """About six minutes on two cores: six million records are read, judged and compared."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     before_mb = run.peak_mb()
     away_s = AWAY_S / 5 if run.short else AWAY_S
     with run.fault("away", restarts=True):

@@ -20,9 +20,7 @@ BACK_S = 120.0
 def broker_away(run: Run) -> Figures:
     """Short: SIGKILL, two bounces, down for 10 s."""
     broker = run.testbed.broker
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     if not run.short:
         with run.fault("broker SIGTERM"):
             broker.stop()

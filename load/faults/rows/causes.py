@@ -91,9 +91,7 @@ def _is_chosen(run: Run, each: Cause, short: tuple[str, ...]) -> bool:
 
 def _values_are_right(run: Run) -> None:
     """The service of the testbed's own settings, after all that happened to its broker and its Redis."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
 
 
 # At the start.

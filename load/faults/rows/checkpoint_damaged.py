@@ -33,9 +33,7 @@ def checkpoint_damaged(run: Run) -> Figures:
     """Short: a truncated offset file, and all of it gone."""
     outcomes: dict[str, str] = {}
     with small_disk(run, _folder(run), DISK) as is_small:
-        run.start()
-        run.load()
-        run.steady()
+        run.begin()
         outcomes["offset file truncated"] = _damaged(run, "offset file truncated", _newest_offsets, _truncate)
         if not run.short:
             outcomes["offset file, a bit flipped"] = _damaged(run, "a bit of offsets", _newest_offsets, _flip)

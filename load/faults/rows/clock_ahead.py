@@ -44,9 +44,7 @@ _SECTIONS = {**SECTIONS, "admission": {**SECTIONS["admission"], "unknown_device"
 @row("F11", "clocks that are ahead or behind", testbed={"sections": _SECTIONS})
 def clock_ahead(run: Run) -> Figures:
     """About two and a half minutes, the control run included."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     injected: Counter[str] = Counter()
     for _ in range(ROUNDS):
         now_ms = time.time_ns() // 1_000_000

@@ -24,7 +24,6 @@ from confluent_kafka import Producer
 
 from load.demo import METERS, VIEWS
 from load.faults import bombs, raw
-from load.faults.history import now_ms
 from load.faults.inputs import BOMBED, GAUGES, HOSTILE
 from load.faults.raw import Message, Reading, send_readings
 from load.faults.row import row
@@ -35,6 +34,7 @@ from load.fleet.payloads import PAGE, TERMINAL
 from load.fleet.protobuf import SCHEMA_ID, framing, schema
 from load.servers.schema_registry import Registry
 from load.testbed import TOPIC, percentile, to_toml
+from service.clock import now_ms
 from service.errors import SetupError, UnreadableRecordError
 
 MB = 1_000_000
@@ -70,9 +70,7 @@ def hostile(run: Run) -> Figures:
     with Registry(user="tidemark", password=CANARY) as registry:
         _configure(run, registry)
         foreign = [registry.register("others-value", _foreign(number)) for number in range(10_000 // share)]
-        run.start()
-        run.load()
-        run.steady(20)
+        run.begin(20)
         process, epoch = run.testbed.service_pid, run.observer.epoch
         before = _during(run, lambda: run.run_on(_BEFORE_S))
         own_elements = _active_elements(run, "")

@@ -21,9 +21,7 @@ def overload(run: Run) -> Figures:
     """Ten minutes, or three when short: the parts keep their share."""
     whole_s = (3.0 if run.short else MINUTES) * 60
     began = time.monotonic()
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     run.run_on(whole_s * 0.08)
     with run.fault("burst", times=BURST):
         extra = run.load(run.setup.rate * (BURST - 1))

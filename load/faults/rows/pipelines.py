@@ -10,18 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
-from load.judge.compare import compare
 from load.judge.verdict import Verdict
 from load.servers.redis import Redis
 from load.testbed import PARTITIONS, ROOT, TOPIC, to_toml
-from schemas import contract
 
 NAME = "second"
 HUNG_S, AWAY_S, STOPPED_S = 15.0, 10.0, 10.0
@@ -46,9 +43,7 @@ VIEWS = (
 def pipelines(run: Run) -> Figures:
     """Short: one round in place of three."""
     second = Second(run)
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     second.wait_level("the second pipeline to follow")
     ratios: dict[str, float] = {}
     rounds = run.times(3, short=1)
@@ -134,12 +129,8 @@ class Second:
 
     def compare(self) -> Verdict:
         """The oracle's verdict on it, for the history."""
-        verdict = compare(self.config)
         with self.redis.client() as client:
-            violations = contract.check(client, NAME)
-        facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
-        self._run.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
-        return verdict
+            return self._run.judge(self.config, client, NAME)
 
 
 def _beside(

@@ -30,9 +30,7 @@ _ADMITTED = {kind.name.lower() for kind in (Kind.ORDINARY, Kind.DUPLICATE)}
 @row("F7", "poison: damaged, foreign and huge records", rate=2_000, devices=1_000)
 def poison(run: Run) -> Figures:
     """Short: a run of 2,000."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     process, epoch = run.testbed.service_pid, run.observer.epoch
     count = 2_000 if run.short else BURST
     with run.fault("a run of poison", records=count):

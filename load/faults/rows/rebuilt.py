@@ -35,7 +35,7 @@ def rebuilt(run: Run) -> Figures:
         second.kill()
         second.start()
     _reaches(run, sum(run.observer.ends(TOPIC).values()))
-    _end(run, second)
+    run.end(second)
     pauses_s = [_switch(run, first, "checkpoint", "second")]
     writer = run.instance("on-second", "second")
     pauses_s[0] += _goes_on(run, writer)
@@ -45,7 +45,7 @@ def rebuilt(run: Run) -> Figures:
             writer = run.instance(f"on-{other}-{number}", other)
             pauses_s.append(pause_s + _goes_on(run, writer))
     run.drain()
-    _end(run, writer)
+    run.end(writer)
     run.compare()
     return {"switches": len(pauses_s), "pauses_s": [round(each, 1) for each in pauses_s]}
 
@@ -77,8 +77,8 @@ def _reaches(run: Run, records: int) -> None:
 
 def _switch(run: Run, writer: Instance, used: str, other: str) -> float:
     """Stop the service and switch it to another checkpoint; how long that took, in seconds."""
-    run.until(lambda: not run.is_recovering, STARTS_S, "the lag to be back")
-    _end(run, writer)
+    run.recover(STARTS_S)
+    run.end(writer)
     began = time.monotonic()
     environ = {**os.environ, "TIDEMARK_SERVICE__CHECKPOINT": str(run.folder / used)}
     command = [sys.executable, "-m", "service.cli", "checkpoint", "switch", str(run.folder / other)]
@@ -99,9 +99,3 @@ def _goes_on(run: Run, writer: Instance) -> float:
         writer.start()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "the first batch after the switch")
     return time.monotonic() - began
-
-
-def _end(run: Run, instance: Instance) -> None:
-    status = instance.stop()
-    if status:
-        run.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")

@@ -20,9 +20,7 @@ _LOST = "tidemark_records_lost_total"
 @row("F10", "records deleted before they were read", rate=1_000, devices=1_000)
 def records_deleted(run: Run) -> Figures:
     """Keep the records that were read in the oracle, because the topic then has neither these nor the lost ones."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     run.drain()
     run.stop()
     run.compare()

@@ -33,9 +33,7 @@ _LOST = "tidemark_redis_data_lost_total"
 def redis_away(run: Run) -> Figures:
     """Short: SIGKILL, and FLUSHALL."""
     redis = run.testbed.redis
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     _outage(run, "Redis SIGKILL", 5.0, redis.kill, redis.start)
     if not run.short:
         _outage(run, "Redis hangs", HUNG_S, redis.pause, redis.resume)

@@ -45,9 +45,7 @@ _RETRIES = "tidemark_redis_retries_total"
 def redis_cluster(run: Run) -> Figures:
     """Short: a failover that loses writes, and slots that move."""
     faults: dict[str, Figures] = {}
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     if not run.short:
         faults["primary_killed"] = _primary_killed(run)
         faults["primary_paused"] = _primary_paused(run)
@@ -171,9 +169,7 @@ def _second_instance(run: Run) -> dict[str, Figures]:
             lambda: "holds the lease" in run.testbed.get("/readyz")[1], STARTS_S, "the first to wait for the lease"
         )
         with judged(run, "second instance stopped", restarts=True) as stopped:
-            status = other.stop()
-        if status:
-            run.violation("stop", f"the second instance ended with status {status}: {other.last_words()}")
+            run.end(other)
         faults[f"writer_frozen_{rounds}"] = {**zombie, "stale_writes_refused": refused}
         faults[f"second_stopped_{rounds}"] = stopped
     if not refused:

@@ -35,9 +35,7 @@ def schema_changes(run: Run) -> Figures:
         run.testbed.first_input["reader_schema"] = 2
         run.testbed.settings["registry"] = {"url": registry.url}
         _configure(run)
-        run.start()
-        run.load()
-        run.steady()
+        run.begin()
         process, epoch = run.testbed.service_pid, run.observer.epoch
         fields = second["fields"]
         added = {**second, "fields": [{"name": "room", "type": "string", "default": "hall"}, *fields]}

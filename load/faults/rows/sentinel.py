@@ -17,9 +17,7 @@ from load.servers.redis import Redis
 def sentinel(run: Run) -> Figures:
     """Short: a failover that loses writes."""
     faults: dict[str, Figures] = {}
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     if not run.short:
         faults["primary_killed"] = _primary_killed(run)
         faults["primary_paused"] = _primary_paused(run)

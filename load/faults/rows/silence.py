@@ -6,14 +6,12 @@ from typing import Any
 from confluent_kafka.cimpl import NewPartitions
 
 from load.demo import SECTIONS
-from load.faults.history import now_ms
 from load.faults.raw import Reading, send_readings
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.judge import feed, published
-from load.judge.compare import compare
 from load.testbed import PARTITIONS, TOPIC, to_toml
-from schemas import contract
+from service.clock import now_ms
 
 MAX_DELAY_S, MAX_AHEAD_S, IDLE_S, GAP_S, WINDOW_S = 30, 2, 5, 5, 5
 SLACK_S = 6.0
@@ -179,14 +177,9 @@ def _replay(run: Run) -> Figures:
             return has_offsets and "idle" in progress and _open(run, REPLAY) == (0, 0, 0)
 
         run.until(is_done, STARTS_S, f"the replay up to {ends} to be closed")
-    status = again.stop()
-    if status:
-        run.violation("stop", f"the replay ended with status {status}: {again.last_words()}")
-    verdict = compare(config)
+    run.end(again)
     with run.testbed.redis.client() as client:
-        violations = contract.check(client, REPLAY)
-    facts = {"kinds": dict(verdict.kinds), "examples": verdict.examples, "compared": verdict.compared}
-    run.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
+        verdict = run.judge(config, client, REPLAY)
     different = [name for kind in ("window", "session", "device") for name in _differ(run, kind)]
     if different:
         run.violation("replay", f"{len(different)} values are not as they were live, the first: {different[0]}")

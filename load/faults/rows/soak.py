@@ -13,7 +13,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
-from load.faults.by_hand import one_by_one, repeated
+from load.faults.by_hand import one_by_one
 from load.faults.history import read
 from load.faults.row import row
 from load.faults.rows.outlets_away import DIFFERENCES, add_outlets, outlets_caught_up
@@ -22,7 +22,7 @@ from load.faults.run import Figures, Run, parts_of
 from load.faults.slopes import slopes
 from load.servers.dashboard import Dashboard
 from load.servers.postgres import Postgres
-from load.servers.server_process import HOST
+from load.servers.server_process import HOST, Repeated
 from load.servers.web import answer
 from load.testbed import PARTITIONS
 
@@ -72,8 +72,8 @@ def soak(run: Run) -> Figures:
         page = cleanup.enter_context(
             Dashboard(run.folder, run.testbed.redis.url, f"http://{HOST}:{run.testbed.metrics_port}")
         )
-        cleanup.enter_context(repeated(PAGE_S, lambda: _look_at(page)))
-        cleanup.enter_context(repeated(SAMPLE_S, lambda: _sample(run)))
+        cleanup.enter_context(Repeated(PAGE_S, lambda: _look_at(page)))
+        cleanup.enter_context(Repeated(SAMPLE_S, lambda: _sample(run)))
         seconds = _seconds(run)
         every_s = min(FAULT_EVERY_S, seconds / PARTS)
         for number in range(max(1, int(seconds / every_s))):
@@ -108,7 +108,7 @@ def batches(run: Run) -> Figures:
     """A hundred devices; five minutes when short."""
     run.start()
     run.load()
-    with repeated(SAMPLE_S, lambda: _sample(run)):
+    with Repeated(SAMPLE_S, lambda: _sample(run)):
         run.run_on(_seconds(run))
         run.drain()
     run.stop()

@@ -18,20 +18,20 @@ def two_instances(run: Run) -> Figures:
     first.start()
     run.load()
     run.until(lambda: run.observer.progress[1] >= 0, STARTS_S, "the first batch")
-    _steady(run)
+    run.steady()
     loses_s = [_together(run, first, second)]
     writer = second
     if not run.short:
-        _end(run, first)
+        run.end(first)
         other = run.instance("other", "another-checkpoint")
         run.note("rebuild")
         loses_s.append(_together(run, second, other))
-        _end(run, second)
+        run.end(second)
         writer = other
     else:
-        _end(run, first)
+        run.end(first)
     run.drain()
-    _end(run, writer)
+    run.end(writer)
     run.compare()
     return {"together_s": TOGETHER_S / 4 if run.short else TOGETHER_S, "loser_ends_s": loses_s}
 
@@ -55,7 +55,7 @@ def _together(run: Run, writer: Instance, other: Instance) -> float:
     writer.start()  # as its supervisor would
     run.until(writer.is_waiting, STARTS_S, f"{writer.name} to wait for the lease")
     run.until(lambda: time.monotonic() - began > seconds, seconds, "time to pass")
-    _recover(run)
+    run.recover(STARTS_S)
     if run.observer.epoch != epoch + 1:
         run.violation("P5", f"a duel: the epoch went from {epoch} to {run.observer.epoch}")
     return ended_s
@@ -71,18 +71,3 @@ def _cut(run: Run, epoch: int) -> float:
 
         run.until(taken, ENDS_S, "the other instance to take the lease")
     return time.monotonic()
-
-
-def _steady(run: Run) -> None:
-    begun = run.observer.progress[1]
-    run.until(lambda: run.observer.progress[1] >= begun + 10, STARTS_S, "some batches")
-
-
-def _recover(run: Run) -> None:
-    run.until(lambda: not run.is_recovering, STARTS_S, "the lag to be back")
-
-
-def _end(run: Run, instance: Instance) -> None:
-    status = instance.stop()
-    if status:
-        run.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")

@@ -7,8 +7,6 @@ from load.faults.run import Figures, Run
 @row("U", "no fault", rate=5_000, devices=5_000)
 def utopia(run: Run) -> Figures:
     """Ten minutes in the table; short, a minute and a half, or half a minute for a test."""
-    run.start()
-    run.load()
-    run.steady()
+    run.begin()
     run.run_on(30 if run.short else 90)
     return {}

@@ -40,9 +40,7 @@ def year(run: Run) -> Figures:
     run.testbed.settings["reference"] |= login
     add_outlets(run, database, run.folder / "files")
     with small_disk(run, run.testbed.folder / "checkpoint", DISK) as has_disk:
-        run.start()
-        run.load()
-        run.steady()
+        run.begin()
         figures: Figures = {"redis": _newer_redis(run), "broker": _newer_broker(run)}
         figures["database"] = _newer_database(run, database)
         figures["full disk"] = _full(run) if has_disk else "mounting is not allowed here"
