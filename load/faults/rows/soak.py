@@ -87,8 +87,10 @@ def soak(run: Run) -> Figures:
                 with run.fault(name):
                     cause()
             run.recover()
+            run.steady()  # the history needs a lag that is back while there is load
             run.unload(load)
         run.load()
+        run.steady()  # a generator that is ended before it sends has no summary
         run.drain()
         outlets_caught_up(run)
     run.stop()
