@@ -7,7 +7,7 @@ from service.publication.rows import window_rows
 from service.redis.keys import Keys
 from service.settings import View
 from state import windows
-from tests.unit.test_view_statistics import folded
+from tests.unit.test_view_statistics import BASE_MS, folded
 
 
 def test_days_and_months_of_four_zones_are_those_of_sql(monkeypatch):
@@ -18,8 +18,8 @@ def test_days_and_months_of_four_zones_are_those_of_sql(monkeypatch):
     of = [View(**view) for view in year.views() if view["by"] == ["device"]]
     parts = []
     for at in range(0, len(sent), 500):
-        some = [(each.device, each.event_ms, each.energy) for each in sent[at : at + 500]]
-        parts += folded(some, of, base_ms=0)
+        some = [(each.device, each.event_ms - BASE_MS, each.energy) for each in sent[at : at + 500]]
+        parts += folded(some, of)
     table = windows.advance(windows.empty(), parts, 0).open
     rows = window_rows(table, Keys("tidemark"), of, 0)
     actual = {
