@@ -192,6 +192,13 @@ def array(column: Column) -> Array:
     return whole
 
 
+def by_name(column: Column, numbers: Mapping[str, int]) -> Ints:
+    """Return the number of the name in each row of a dictionary column, 0 where it has none."""
+    names = array(column)
+    of_names = np.array([numbers.get(name, 0) for name in names.dictionary.to_pylist()], np.int64)
+    return of_names[codes_of(names)]
+
+
 def codes_of(column: Column) -> Codes:
     """The codes of a dictionary column without nulls."""
     whole = array(column)

@@ -36,7 +36,7 @@ class Changes:
 
     sessions  `session_schema`: a session occurs once, in its newest state
     devices   `status_schema`: a device that is merely forgotten does not occur
-    windows   `state.windows.SCHEMA`: windows that got readings, with all that they have now
+    windows   `state.windows.SCHEMA`: windows that got readings, or were closed without one, with all that they have now
     transitions  TRANSITIONS of the step with `Rules.has_transitions`, None for none; state/codec.py does not pack them
 
     Where values wait (state/waiting.py), these are the values that leave in the step; transitions never wait.
@@ -49,6 +49,11 @@ class Changes:
 
     def __bool__(self) -> bool:
         return any(table.num_rows for table in (self.sessions, self.devices, self.windows))
+
+    @classmethod
+    def of_windows(cls, windows: pa.Table) -> "Changes":
+        """Windows alone."""
+        return cls(session_schema(()).empty_table(), status_schema(()).empty_table(), windows)
 
 
 def run_schema(measures: Iterable[str]) -> pa.Schema:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from state.columns import Bools, Ints, array, codes_of, ints
+from state.columns import Bools, Ints, by_name, ints
 
 LEFT = "left"
 NEVER = -1
@@ -29,9 +29,8 @@ def left_of(windows: pa.Table) -> Ints:
 
 def are_settled(windows: pa.Table, left: Ints, watermark_ms: int, leads: Mapping[str, int]) -> Bools:
     """Return which windows are settled or final by a watermark, or have left; `leads` are in ms by view."""
-    views = array(windows.column("view"))
-    lead = np.array([leads.get(view, 0) for view in views.dictionary.to_pylist()], np.int64)
-    settled: Bools = (ints(windows, "end") - lead[codes_of(views)] <= watermark_ms) | (left != NEVER)
+    lead_ms = by_name(windows.column("view"), leads)
+    settled: Bools = (ints(windows, "end") - lead_ms <= watermark_ms) | (left != NEVER)
     return settled
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from state.columns import Array, Bools, Codes, Ints, array, codes_of, ints
+from state.columns import Array, Bools, Codes, Ints, array, by_name, codes_of, ints
 from state.settled import LEFT
 
 DUE = "due"
@@ -114,9 +114,8 @@ class Phases:
     @classmethod
     def of_windows(cls, windows: pa.Table, every_ms: Mapping[str, int]) -> "Phases":
         """`every_ms` is by view."""
-        views, keys = (array(windows.column(name)) for name in ("view", "key"))
-        of_view = np.array([every_ms.get(view, 0) for view in views.dictionary.to_pylist()], np.int64)
-        return cls(keys.dictionary, codes_of(keys), of_view[codes_of(views)])
+        keys = array(windows.column("key"))
+        return cls(keys.dictionary, codes_of(keys), by_name(windows.column("view"), every_ms))
 
     def of(self, rows: Ints, now_ms: int) -> Ints:
         """Return for how long these rows wait: until the next phase of each, 0 to `every_ms` - 1."""

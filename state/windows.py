@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from state import blobs, settled, trail_groups, waiting
 from state.blobs import Stored
-from state.columns import Array, Bools, Columns, Field, Ints, array, codes_of, ints, joined, places
+from state.columns import Array, Bools, Columns, Field, Ints, array, by_name, codes_of, ints, joined, places
 from state.list_columns import TRAIL
 from state.rules import ENDLESS_MS
 from state.statistics import DEFAULT
@@ -263,9 +263,8 @@ def are_shown(windows: pa.Table, fills: Mapping[str, int]) -> Bools:
     """
     are_shown: Bools = ints(windows, "count") > 0
     if fills and not are_shown.all():
-        views = array(windows.column("view"))
-        hold_ms = np.array([fills.get(view, 0) for view in views.dictionary.to_pylist()], np.int64)
-        are_shown |= ints(windows, "last") + hold_ms[codes_of(views)] > ints(windows, "start")
+        hold_ms = by_name(windows.column("view"), fills)
+        are_shown |= ints(windows, "last") + hold_ms > ints(windows, "start")
     return are_shown
 
 

@@ -18,7 +18,7 @@ from service.aggregation.partial_aggregation import Fold
 from service.aggregation.screen import Screen
 from service.row_schemas import CHANGES, PARTS
 from state import codec, windows
-from state.layout import Changes, session_schema, status_schema
+from state.layout import Changes
 from state.rules import Rules
 from state.statistics import ORDERED, STATISTICS
 
@@ -91,5 +91,4 @@ def _readings(batch: int) -> pa.RecordBatch:
 
 
 def _output(table: pa.Table) -> pa.RecordBatch:
-    changes = Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), table)
-    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(changes)}])
+    return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(Changes.of_windows(table))}])

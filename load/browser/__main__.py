@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 def report(stage: Stage, failures: Sequence[str]) -> dict[str, Any]:
     """Return the result of the steps: figures, and examples of errors."""
     troubles = stage.chromium.troubles
-    found: dict[str, Sequence[str]] = {
+    lines_by_figure: dict[str, Sequence[str]] = {
         "failed": failures,
         "different_values": stage.differences,
         "console_errors": troubles.console_errors,
@@ -87,7 +87,7 @@ def report(stage: Stage, failures: Sequence[str]) -> dict[str, Any]:
         "active_elements": [*stage.active, *troubles.executions],
     }
     return {
-        **{name: len(lines) for name, lines in found.items()},
+        **{name: len(lines) for name, lines in lines_by_figure.items()},
         "screenshots": len(stage.pictures),
         "screenshots_least": 0 if stage.args.only else SCREENSHOTS,
         "compared_rows": stage.values,
@@ -96,7 +96,7 @@ def report(stage: Stage, failures: Sequence[str]) -> dict[str, Any]:
         "rate": stage.args.rate,
         "chromium": stage.version,
         "pictures": stage.pictures,
-        "examples": {name: lines[:10] for name, lines in found.items() if lines},
+        "examples": {name: lines[:10] for name, lines in lines_by_figure.items() if lines},
     }
 
 

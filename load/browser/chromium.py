@@ -115,10 +115,10 @@ class Chromium:
     def judge(self, page: Page, name: str) -> None:
         """Note the violations of accessibility, and a page that is wider than the window."""
         page.evaluate(self._axe)
-        found: list[str] = page.evaluate(_VIOLATIONS, list(RULES))
+        violations: list[str] = page.evaluate(_VIOLATIONS, list(RULES))
         if (over := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
-            found.append(f"wider than the window by {over} px")
-        self.troubles.violations += [f"{name}: {each}" for each in found]
+            violations.append(f"wider than the window by {over} px")
+        self.troubles.violations += [f"{name}: {each}" for each in violations]
 
     def _watch(self, page: Page, name: str) -> None:
         troubles = self.troubles

@@ -170,13 +170,13 @@ def rejects(page: Page, before: Mapping[str, float], after: Mapping[str, float])
 
 def counts(page: Page, devices: Iterable[Hash]) -> Iterator[str]:
     """Devices by status, of all devices in Redis."""
-    held = dict.fromkeys(("all devices", "online", "quiet", "offline", "clock ahead"), 0)
+    by_status = dict.fromkeys(("all devices", "online", "quiet", "offline", "clock ahead"), 0)
     for device in devices:
-        held["all devices"] += 1
-        held[device["status"]] += 1
-        held["clock ahead"] += device.get("skewed") == "1"
+        by_status["all devices"] += 1
+        by_status[device["status"]] += 1
+        by_status["clock ahead"] += device.get("skewed") == "1"
     tiles: dict[str, str] = page.evaluate(_TILES)
-    for name, number in held.items():
+    for name, number in by_status.items():
         yield from _unlike(f"fleet, {name}", tiles.get(name), f"{number:,}")
 
 

@@ -83,8 +83,8 @@ MUTATIONS = (
         "tests/unit/test_fill.py::test_a_window_that_begins_when_the_last_reading_ceases_to_hold_is_not_there",
         Edit(
             "state/windows.py",
-            'are_shown |= ints(windows, "last") + hold_ms[codes_of(views)] > ints(windows, "start")',
-            "are_shown |= hold_ms[codes_of(views)] > 0",
+            'are_shown |= ints(windows, "last") + hold_ms > ints(windows, "start")',
+            "are_shown |= hold_ms > 0",
         ),
     ),
     Mutation(

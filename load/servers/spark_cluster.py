@@ -142,7 +142,7 @@ class Cluster(Supervisor):
                 child.kill()
             child.wait()
         self._submissions.clear()
-        until(self._are_killed, _GONE_S, f"the processes of {self.folder} to end")
+        until(self._are_killed, _GONE_S, f"the processes of {self.folder} to end", lambda: str([*self._left()]))
 
     # The daemon on it.
 

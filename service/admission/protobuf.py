@@ -180,10 +180,11 @@ class Reader:
 
         With `is_shown` values are left as they are.
         """
-        shown: Role | None = "any" if is_shown else None
-        units = ["iso" if role in {"device", "column"} else unit for role in roles.values()]
-        wanted = zip(roles.items(), units, strict=True)
-        return cls(kind, tuple(_field(kind, path, shown or role, of) for (path, role), of in wanted))
+
+        def read(path: tuple[str, ...], role: Role) -> Callable[[Any], Any]:
+            return _field(kind, path, "any" if is_shown else role, "iso" if role in {"device", "column"} else unit)
+
+        return cls(kind, tuple(read(path, role) for path, role in roles.items()))
 
     def row(self, message: Message) -> tuple[Any, ...]:
         """Return the mapped fields. Raises UnreadableError."""

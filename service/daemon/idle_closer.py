@@ -48,7 +48,7 @@ from service.spark.files import opened
 from service.units import format_time
 from state import codec, reader, windows
 from state.columns import ints
-from state.layout import BucketState, Changes, session_schema, status_schema
+from state.layout import BucketState, Changes
 from state.table import present_waiting
 
 _OUTPUT = to_arrow_schema(OUTPUT)
@@ -262,7 +262,7 @@ def parts(tables: Sequence[pa.Table], line_ms: int) -> Iterator[tuple[int, list[
 def filled(due: Iterable[pa.Table]) -> Changes:
     """Return the windows without readings."""
     tables = [table.filter(pc.equal(table["count"], 0)) for table in due]
-    return Changes(session_schema(()).empty_table(), status_schema(()).empty_table(), windows.concat(tables))
+    return Changes.of_windows(windows.concat(tables))
 
 
 def _tables(states: Iterable[BucketState], settings: Settings) -> Tables:

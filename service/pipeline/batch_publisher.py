@@ -44,7 +44,7 @@ from service.rejects import delivery
 from service.row_schemas import CHANGES, FINALS, REJECTS, SIZE, TIMES, unpack_size
 from state import codec, watermark, windows
 from state.columns import Ints
-from state.layout import Changes, session_schema, status_schema
+from state.layout import Changes
 from state.watermark import EventTime
 
 ROWS_AT_ONCE = 20_000
@@ -235,7 +235,7 @@ class _Output:
             return pa.concat_tables([getattr(each, name) for each in self._changes], promote_options="default")
 
         if not self._changes:
-            return Changes(session_schema(()).empty_table(), status_schema(()).empty_table())
+            return Changes.of_windows(windows.empty())
         return Changes(*map(concatenated, ("sessions", "devices", "windows")))
 
 

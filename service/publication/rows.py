@@ -32,7 +32,6 @@ Call = tuple[str, bytes]
 
 SCRIPT = Path(__file__).with_name("publish.lua").read_bytes()
 
-_OF_NOTHING: dict[str, Any] = {"divide": "ignore", "invalid": "ignore"}
 FOR_EVER = 0
 """The TTL of a row that does not expire."""
 
@@ -253,7 +252,9 @@ def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[
     nulls = {name: column.is_null().to_numpy(False) for name, column in known.items() if column.null_count}
     kept = Kept({name: _numpy(each) for name, each in known.items()}, wraps_at)
     is_filled = kept["count"] == 0
+    errors: dict[str, Any] = {}
     if is_filled.any():
+        errors = {"divide": "ignore", "invalid": "ignore"}
         nulls |= {name: nulls.get(name, False) | is_filled for name in known.keys() & COLUMNS.keys() - CARRIED}
     fields: dict[str, Any] = {}
     for name, statistic in STATISTICS.items():
@@ -262,7 +263,7 @@ def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[
             if not all(name in names for names in used):
                 lacking = pa.array([view for view, each in shown.items() if name not in each.names], pa.string())
                 absent.append(pc.is_in(columns["view"], lacking).to_numpy(zero_copy_only=False))
-            with np.errstate(**_OF_NOTHING if is_filled.any() else {}):
+            with np.errstate(**errors):
                 numbers = statistic.of_window(kept)
             if per_s is not None:
                 numbers = statistic.per(numbers, per_s)
