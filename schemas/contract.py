@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import jsonschema
 import redis
+from jsonschema_rs import Draft202012Validator
 from redis.cluster import RedisCluster
 
 CONTRACT = Path(__file__).with_name("redis.json")
@@ -26,8 +26,15 @@ NEVER = "never"
 """The status of a device of the reference without a reading."""
 _PAGE = 500
 _KEYS = 2_000
-# A hash with all its fields and its expiry, read in one step.
-_READ = "return {redis.call('HGETALL', KEYS[1]), redis.call('PTTL', KEYS[1])}"
+# Of each key its type and its expiry, of a hash all its fields, too: read in one step.
+_READ = """
+local found = {}
+for number, key in ipairs(KEYS) do
+  local kind = redis.call('TYPE', key).ok
+  found[number] = {kind, redis.call('PTTL', key), kind == 'hash' and redis.call('HGETALL', key) or {}}
+end
+return found
+"""
 
 _Fields = Mapping[str, str]
 
@@ -41,6 +48,15 @@ class _Shard(NamedTuple):
     prefix: str
     number: int
     shards: int
+
+
+class _Stored(NamedTuple):
+    """A key, its type ("none" when it is gone), its expiry, and the names and values of a hash in turn."""
+
+    key: Any
+    type: str
+    ttl_ms: int
+    flat: list[Any]
 
 
 class _Kind:
@@ -68,23 +84,13 @@ class _Kind:
             yield f"{name}: {problem}"
 
 
-def _validator(schema: object, document: Mapping[str, Any]) -> Any:
-    return _Validator({"$defs": document["$defs"], "allOf": [schema]})
+def _validator(schema: object, document: Mapping[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator({"$defs": document["$defs"], "allOf": [schema]})
 
 
-def _matches(_validator: Any, pattern: str, text: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
-    """Python's $ would also match before a line break at the end."""
-    if isinstance(text, str) and not re.fullmatch(pattern, text):
-        yield jsonschema.ValidationError(f"{text!r} is not of the form {pattern}")
-
-
-_extend: Any = jsonschema.validators.extend
-_Validator: Any = _extend(jsonschema.Draft202012Validator, {"pattern": _matches})
-
-
-def _problems(validator: Any, value: object) -> Iterator[str]:
+def _problems(validator: Draft202012Validator, value: object) -> Iterator[str]:
     for error in validator.iter_errors(value):
-        place = ".".join(map(str, error.absolute_path))
+        place = ".".join(map(str, error.instance_path))
         yield f"{place}: {error.message}" if place else error.message
 
 
@@ -155,15 +161,24 @@ def check(client: Client, prefix: str, shards: int = 1) -> list[str]:
     kinds = _kinds()
     stores = [_Shard(each, number, shards) for number, each in enumerate(prefixes(prefix, shards))]
     violations = [
-        f"{_text(key)}: {what}"
+        f"{_text(stored.key)}: {what}"
         for shard in stores
-        for key in set(scan(client, shard.prefix))
-        for what in _check_key(client, shard, key, kinds)
+        for stored in _stored(client, shard)
+        for what in _check_key(client, shard, stored, kinds)
     ]
     violations += _check_metas(client, stores)
     if shards > 1:
         violations += [f"{_text(key)}: is in none of the {shards} shards" for key in _strays(client, prefix, shards)]
     return violations
+
+
+def _stored(client: Client, shard: _Shard) -> Iterator[_Stored]:
+    keys = list(set(scan(client, shard.prefix)))
+    for first in range(0, len(keys), _PAGE):
+        page = keys[first : first + _PAGE]
+        found = _answer(client.eval(_READ, len(page), *page))
+        for key, (kind, ttl_ms, flat) in zip(page, found, strict=True):
+            yield _Stored(key, _text(kind), int(ttl_ms), flat)
 
 
 def _strays(client: Client, prefix: str, shards: int) -> Iterator[Any]:
@@ -191,7 +206,8 @@ def _check_metas(client: Client, stores: list[_Shard]) -> Iterator[str]:
             yield f"{key}: shards = {has}, not {len(stores)}"
 
 
-def _check_key(client: Client, shard: _Shard, key: bytes, kinds: list[_Kind]) -> Iterator[str]:
+def _check_key(client: Client, shard: _Shard, stored: _Stored, kinds: list[_Kind]) -> Iterator[str]:
+    key = stored.key
     name = _name(key).removeprefix(f"{shard.prefix}:")
     found = next(((kind, match) for kind in kinds if (match := kind.pattern.fullmatch(name))), None)
     if found is None:
@@ -202,16 +218,15 @@ def _check_key(client: Client, shard: _Shard, key: bytes, kinds: list[_Kind]) ->
     right = 0 if kind.name == "lease" else shard.number if text is None else shard_of(text, shard.shards)
     if right != shard.number:
         yield f"is in shard {shard.number}, and belongs to shard {right}"
-    stored = _text(client.type(key))
-    if stored not in {kind.type, "none"}:
-        yield f"is a {stored}, the contract says {kind.type}"
-    elif stored == "hash":
-        yield from _check_hash(client, key, kind, match.groupdict())
+    if stored.type not in {kind.type, "none"}:
+        yield f"is a {stored.type}, the contract says {kind.type}"
+    elif stored.type == "hash":
+        yield from _check_hash(stored, kind, match.groupdict())
         if kind.name == "session":
             yield from _check_listed(client, shard.prefix, key, match["start"])
-    elif stored != "none":
+    elif stored.type != "none":
         if not (kind.name == "keys" and _are_endless(client, key)):
-            yield from _check_expiry(kind, int(_answer(client.pttl(key))))
+            yield from _check_expiry(kind, stored.ttl_ms)
         yield from _OTHERS.get(kind.name, _nothing)(client, key, kind)
         if kind.name in {"keys", "skewed", "never"} and shard.shards > 1:
             yield from _check_members(client, key, shard)
@@ -231,18 +246,16 @@ def _check_members(client: Client, key: bytes, shard: _Shard) -> Iterator[str]:
             yield f"has {_text(member)}, which belongs to shard {right}"
 
 
-def _check_hash(client: Client, key: bytes, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
-    flat, ttl_ms = _answer(client.eval(_READ, 1, key))
-    texts = [_text(item) for item in flat]
+def _check_hash(stored: _Stored, kind: _Kind, place: Mapping[str, str]) -> Iterator[str]:
+    texts = [_text(item) for item in stored.flat]
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
-    if not fields:
-        return
+    ttl_ms = stored.ttl_ms
     if kind.name == "window" and fields.get("end") == str(ENDLESS_MS):
         expiry = [] if ttl_ms == -1 else [f"is of a view without windows, and expires in {ttl_ms} ms"]
     elif kind.name == "device" and fields.get("status") == NEVER:
         expiry = [] if ttl_ms == -1 else [f"has never sent, and expires in {ttl_ms} ms"]
     else:
-        expiry = [*_check_expiry(kind, int(ttl_ms))]
+        expiry = [*_check_expiry(kind, ttl_ms)]
     problems = [*expiry, *_problems(kind.fields, fields)]
     yield from problems
     if problems:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import confluent_kafka
-import jsonschema
+import jsonschema_rs
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -87,7 +87,7 @@ class World:
         copies = {}
         for message in self.copied():
             fields = delivery.parse(message.headers())
-            jsonschema.validate(fields, REJECT_SCHEMA)
+            jsonschema_rs.validate(REJECT_SCHEMA, fields)
             assert (fields["topic"], fields["epoch"], fields["batch"]) == (self.topic, 3, 7)
             headers: Any = message.headers()
             own = delivery.split(headers)[0]
