@@ -98,11 +98,10 @@ def _pool(settings: Redis, keys: Keys, options: dict[str, Any]) -> redis.Connect
         fixed["ssl_ca_certs"] = str(settings.ca_file)
     url = urlsplit(text)
     user, at, hosts = url.netloc.rpartition("@")
-    first = url._replace(netloc=user + at + hosts.split(",")[0])
-    if settings.has_sentinels:
-        scheme = url.scheme.removesuffix("+sentinel")
-        first = first._replace(scheme=scheme, path=f"/{Watched.of(url).database}")
-    pool = redis.ConnectionPool.from_url(first.geturl(), **{**fixed, **options})
+    path = f"/{Watched.of(url).database}" if settings.has_sentinels else url.path
+    # geturl() would leave out the two slashes of a URL without a host, unix:///path.
+    first = f"{url.scheme.removesuffix('+sentinel')}://{user}{at}{hosts.partition(',')[0]}{path}?{url.query}"
+    pool = redis.ConnectionPool.from_url(first, **{**fixed, **options})
     if settings.password_file is not None:  # replaces the URL's password
         pool.connection_kwargs.pop("password", None)
         user = pool.connection_kwargs.pop("username", None)

@@ -1,6 +1,7 @@
 """What publish puts on the wire: names of keys, text of numbers, columns, calls."""
 
 import math
+from typing import Any
 
 import hypothesis
 import msgpack
@@ -315,3 +316,18 @@ def test_the_scripts_refusals_have_errors_of_their_own() -> None:
 )
 def test_an_address_is_shown_without_its_secret(url: str, text: str) -> None:
     assert redis_client.address(settings(url).redis) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://user:secret@[::1]:7000/2", {"host": "::1", "port": 7000, "db": 2, "username": "user"}),
+        ("unix:///run/redis.sock", {"path": "/run/redis.sock"}),
+        ("unix://user:secret@/run/redis.sock?db=2", {"path": "/run/redis.sock", "db": 2, "username": "user"}),
+    ],
+)
+def test_a_client_connects_where_the_url_says(url: str, expected: dict[str, Any]) -> None:
+    given = settings(url).redis
+    options = redis_client.client(given, Keys(given.prefix)).connection_pool.connection_kwargs
+    assert {name: options.get(name) for name in expected} == expected
+    assert options.get("password") == ("secret" if "@" in url else None)
