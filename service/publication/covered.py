@@ -148,7 +148,7 @@ class _Scan:
         self._epoch, self._before_ms, self._until_ms, self._final_ms = epoch, before_ms, until_ms, final_ms
         self._views = {view.name: view for view in settings.views}
         self._sessions: dict[tuple[bytes, int], tuple[int, bool]] = {}
-        self._windows: dict[tuple[str, str, int], int] = {}
+        self._windows: dict[tuple[str, str], dict[int, int]] = {}
 
     def take(self, client: Any, names: list[bytes]) -> None:
         """Read the sessions and windows among some names, which are keys without the prefix."""
@@ -163,9 +163,9 @@ class _Scan:
             elif kind == b"window":
                 view, measure = (text.decode() for text in place.split(b":", 2)[:2])
                 # One final window of a start is enough: all of them cover the same.
-                if view in self._views and (view, measure, int(start)) not in self._windows:
+                if view in self._views and int(start) not in self._windows.get((view, measure), ()):
                     pipe.hmget(self._prefix + name, "end", "updated", "complete_from")
-                    places.append(partial(self._window, (view, measure, int(start))))
+                    places.append(partial(self._window, (view, measure), int(start)))
         for take, values in zip(places, pipe.execute(), strict=True):
             if values[0] is not None:  # else the key has expired
                 take(values)
@@ -176,21 +176,21 @@ class _Scan:
         if closed_by == b"watermark" or is_of_term:
             self._sessions[place] = int(last), closed_by != b"watermark"
 
-    def _window(self, place: tuple[str, str, int], values: list[bytes]) -> None:
+    def _window(self, of: tuple[str, str], start: int, values: list[bytes]) -> None:
         end, updated = map(int, values[:2])
         is_whole = values[2] is None  # else it may be replaced
         if is_whole and end <= self._final_ms and updated < self._before_ms:
-            self._windows[place] = end
+            self._windows.setdefault(of, {})[start] = end
 
     def covered(self) -> Covered:
         """The covered spans of all pages."""
         rows = [(device, start, last, is_open) for (device, start), (last, is_open) in self._sessions.items()]
         columns = zip(*rows, strict=True) if rows else [[]] * 4
         sessions = pa.table([list(column) for column in columns], schema=SESSIONS)
-        windows = {}
-        for view, measure in dict.fromkeys((view, measure) for view, measure, _ in self._windows):
-            spans = [(start, end) for (*of, start), end in self._windows.items() if of == [view, measure]]
-            windows[view, measure] = _grid(self._views[view], np.array(sorted(spans), np.int64))
+        windows = {
+            (view, measure): _grid(self._views[view], np.array(sorted(spans.items()), np.int64))
+            for (view, measure), spans in self._windows.items()
+        }
         return Covered(sessions, windows, self._until_ms or 0)
 
 

@@ -1,5 +1,6 @@
 """What Redis has lost is told from legitimate leads and delays; what Kafka can still tell, and for how long it is kept."""
 
+import time
 from dataclasses import replace
 
 import msgpack
@@ -9,6 +10,7 @@ from service.checkpoint.skips import Span
 from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
 from service.pipeline.outcome import Outcome
+from service.publication import covered
 from service.publication.rows import (
     DEVICE,
     SESSION,
@@ -229,3 +231,29 @@ def test_what_was_republished_and_what_could_not_be_is_counted_by_kind() -> None
         ("unrepublished", "sessions"): 1,
         ("unrepublished", "devices"): None,
     }
+
+
+class _Stored:
+    """A pipeline to a Redis that has every window, of a minute."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+
+    def pipeline(self, *, transaction: bool) -> "_Stored":
+        return _Stored()
+
+    def hmget(self, key: bytes, *_: str) -> None:
+        self.starts.append(int(key.rpartition(b":")[2]))
+
+    def execute(self) -> list[list[bytes | None]]:
+        return [[b"%d" % (start + MINUTE), b"0", None] for start in self.starts]
+
+
+def test_the_windows_of_many_views_and_measures_are_collected_in_linear_time() -> None:
+    given = settings("redis://127.0.0.1:1")
+    scan = covered._Scan(given, Keys("tidemark"), 1, before_ms=1, until_ms=None, final_ms=T0)
+    names = [b"window:device_1m:m%d:d:%d" % (m, n * MINUTE) for m in range(1_000) for n in range(20)]
+    begun_s = time.process_time()
+    scan.take(_Stored(), names)
+    assert len(scan.covered().windows) == 1_000
+    assert time.process_time() - begun_s < 2, "it takes 0.3 s, or 5 s if each measure looks at all windows"
