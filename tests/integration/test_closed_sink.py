@@ -159,6 +159,14 @@ def test_sessions_grow_join_and_are_made(target: Corrected) -> None:
     assert {name: sorted(times) for name, times in starts.items()} == {"d1": [T0, later]}
 
 
+def test_the_sessions_of_many_devices_are_read_in_a_few_round_trips(target: Corrected) -> None:
+    names = [f"d{number}" for number in range(200)]
+    target.publish(changes([closed(device=name) for name in names], [device()]))
+    before = int(target.client.info("stats")["total_reads_processed"])
+    assert session_starts(target.settings, names) == {name: [T0] for name in names}
+    assert int(target.client.info("stats")["total_reads_processed"]) - before < 50
+
+
 def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Corrected) -> None:
     target.publish(window([20.0]))
     before = target.read()
