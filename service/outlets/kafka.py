@@ -226,12 +226,14 @@ class Kafka:
 
 
 def brokers(options: KafkaOutlet, kafka: KafkaSettings) -> KafkaSettings:
-    """Return the settings of the outlet's brokers: those of [kafka], or the outlet's own."""
-    if options.bootstrap is None:
-        return kafka
-    return kafka.model_copy(
-        update={"bootstrap": options.bootstrap, **{name: getattr(options, name) for name in _LOGIN}}
-    )
+    """Return the settings of the outlet's brokers: those of [kafka], or the outlet's own.
+
+    Only committed records are read, whatever the options say: a position of an aborted transaction is of rows that were not
+    written.
+    """
+    own = {} if options.bootstrap is None else {name: getattr(options, name) for name in ("bootstrap", *_LOGIN)}
+    kafka = kafka.model_copy(update=own)
+    return kafka.model_copy(update={"options": {**kafka.options, **clients.READ_COMMITTED}})
 
 
 def avro_schema(schema: pa.Schema, name: str) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from service.commands import check_spark
 from service.errors import FencedError, OutletError, OutletRefusedError, TidemarkError
 from service.failpoint import InjectedError
 from service.kafka import scan
-from service.outlets import publication, recomputed, tables
+from service.outlets import outlet, publication, recomputed, tables
+from service.outlets.kafka import Kafka
 from service.outlets.outbox import Outbox, views_of
 from service.outlets.outlet import Entry, Position, RefusedRowsError
 from service.outlets.parquet import newest
@@ -36,7 +37,7 @@ from state import codec
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
 from tests.integration.test_silence import Quiet
 from tests.integration.world import VIEWS, Parts, World
-from tests.stream.records import BASE_MS, SCHEMA, Record, reading
+from tests.stream.records import BASE_MS, SCHEMA, Record, make_settings, reading
 from tests.unit.test_outlets import closed, entry_of, micro_batch
 
 DEVICES = ("a", "b", "c")
@@ -409,6 +410,25 @@ def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
             each.close()
     assert len(topic_rows(broker_server, f"finals-{prefix}")) == 1
     assert len(table_rows(postgres, f"w_{prefix}")) == 1
+
+
+def test_a_position_of_an_aborted_transaction_is_not_reached(
+    broker_server: Broker, tmp_path: Path, prefix: str
+) -> None:
+    kafka = {"bootstrap": broker_server.bootstrap, "options": {"isolation.level": "read_uncommitted"}}
+    events = {"name": "events", "kind": "kafka", "topic": f"finals-{prefix}", "format": "json"}
+    given = make_settings(
+        tmp_path, kafka=kafka, outlets=[events], redis={"url": "redis://127.0.0.1:1", "prefix": prefix}
+    )
+    to, position = Kafka(given.outlets[0], given), Position.of(micro_batch(1, 4))
+    to.open(1)
+    producer: Any = to._producer
+    producer.begin_transaction()
+    producer.produce(f"finals-{prefix}.position", position.to_json(), outlet.identity("events", given))
+    producer.flush()
+    to.close()
+    assert to.open(2) is None
+    to.close()
 
 
 def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
