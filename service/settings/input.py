@@ -179,6 +179,8 @@ def _zone(value: str) -> str:
 
 _MOST_PARTS = 8
 """The most parts of a device id."""
+MOST_MEASURES = 950
+"""A session has four fields of each in Redis, and Lua gives a command some 7,900 arguments at most (5.1, in Redis 6.2 to 8)."""
 
 
 class MeasuresFrom(Section):

@@ -15,7 +15,7 @@ from pydantic_core import PydanticKnownError
 
 from service.settings import source, topics_pattern
 from service.settings.formats import TRAITS
-from service.settings.input import EVENT_TIME, Admission, Input, NamedInput, Registry
+from service.settings.input import EVENT_TIME, MOST_MEASURES, Admission, Input, NamedInput, Registry
 from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
 from service.settings.redis import Redis
@@ -174,6 +174,11 @@ class Settings(Section):
         problems += self._crossing_inputs()
 
         measures, section = self.measures, "[[inputs]]" if self.inputs else "[input]"
+        problems += [
+            f"{section}: has {many} measures, the limit is {MOST_MEASURES}. Read the others by another service"
+            for many in [len(measures)]
+            if many > MOST_MEASURES
+        ]
         of_reference = () if self.reference is None else (*self.reference.columns, *self.reference.limit_columns)
         for form in self.forms:
             for name in form.columns:

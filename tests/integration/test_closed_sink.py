@@ -17,9 +17,13 @@ from service.publication.policy import WritePolicy
 from service.publication.rows import Rows, as_of_watermark, session_rows, window_rows
 from service.redis.keys import Keys
 from service.rejects.fence import Fence
+from service.row_schemas import CHANGES
 from service.settings import View
-from state.layout import session_schema
+from service.settings.input import MOST_MEASURES
+from state import codec
+from state.layout import Changes, session_schema, status_schema
 from state.statistics import DEFAULT, with_always
+from tests import outputs
 from tests.integration.redis_target import WINDOW, Target, window_name
 from tests.outputs import MINUTE, T0, changes, device, filled_table, micro_batch, session, window, window_table, windows
 
@@ -165,6 +169,22 @@ def test_the_sessions_of_many_devices_are_read_in_a_few_round_trips(target: Corr
     before = int(target.client.info("stats")["total_reads_processed"])
     assert session_starts(target.settings, names) == {name: [T0] for name in names}
     assert int(target.client.info("stats")["total_reads_processed"]) - before < 50
+
+
+def test_a_session_and_a_device_of_as_many_measures_as_may_be_are_written_and_corrected(target: Corrected) -> None:
+    names = [f"m{number}" for number in range(MOST_MEASURES)]
+    values = {f"{name}.{part}": 1.0 for name in names for part in ("count", "sum", "min", "max", "value", "at")}
+    row = {**closed(**values), "status": "offline", "last_seen": T0, "session": None}
+    sessions = pa.Table.from_pylist([row], schema=session_schema(names))
+    devices = pa.Table.from_pylist(
+        [{**row, **dict.fromkeys([f"{m}.status" for m in names], "quiet")}],
+        schema=status_schema(names, by_measure=True),
+    )
+    target.publish(outputs.row(CHANGES, codec.pack_changes(Changes(sessions, devices))))
+    assert target.read(f"session:d1:{T0}")["m949.max"] == target.read("device:d1")["m949"] == "1"
+    larger = pa.Table.from_pylist([{**row, "m949.max": 2.0}], schema=session_schema(names))
+    rows = session_rows(larger, target.keys, target.settings.sessions)
+    assert target.correction.write([rows]) == Written(written=1)
 
 
 def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Corrected) -> None:

@@ -257,6 +257,9 @@ REFUSED = {
             "reference.ranges: 'voltage' is no measure of [input]; there are humidity, temperature",
         ),
     ],
+    "a session is one command of Redis": [
+        (with_measures(**{f"m{n}": f"m{n}" for n in range(951)}), "[input]: has 951 measures, the limit is 950")
+    ],
     "a field does not lie in another": [
         (
             with_measures(a="env", b="env.t"),
