@@ -10,14 +10,16 @@
 A file is written under a hidden name and renamed. The position is written after the last file of an entry. An entry that is
 written again, because the position was lost, has the same files under the same names, so that it replaces them.
 
-A folder with many files is compacted: the rows of all its files, of a key only the newest one, become one file. Its metadata
-names the files that it replaces, which are then removed. If the process dies in between, the next `open` removes them.
+A folder with many small files is compacted: the rows of these files, of a key only the newest one, become one file. Its metadata
+names the files that it replaces, which are then removed. If the process dies in between, the next `open` removes them. A large
+file stays, so the memory and the time of a compaction do not grow with the rows of a day.
 
 pandas, pyarrow and Spark take the columns of the first file by name for those of all: they show no measure that was added later,
 and give no error. So if the files differ in their columns, the first one has them all.
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +40,8 @@ POSITION = "_position.json"
 _REPLACED = b"tidemark.replaced"
 _COMPACTED = "-compacted-"
 _COLUMNS = "day=1970-01-01", "000000000000-columns.parquet"
+_LARGE = 16 << 20
+"""The most bytes of a small file: some 300,000 windows. Twice as many become one at a time: a million take 530 MB of memory."""
 _REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user"
 
 
@@ -157,9 +161,11 @@ class Parquet:
 
     def _compact(self, system: pafs.FileSystem, folder: str) -> None:
         infos = system.get_file_info(pafs.FileSelector(folder))
-        names = sorted(info.base_name for info in infos if _is_data(info))
-        if len(names) < self._options.compact_after:
+        small = sorted((each.base_name, each.size) for each in infos if _is_data(each) and each.size <= _LARGE)
+        if len(small) < self._options.compact_after:
             return
+        sizes = itertools.accumulate(size for _, size in small)
+        names = [name for (name, _), size in zip(small, sizes, strict=True) if size <= 2 * _LARGE]
         parts = [_read(system, f"{folder}/{name}") for name in names]
         rows = newest(pa.concat_tables(parts, promote_options="default"), self._content.key, self._content.newest)
         digest = hashlib.sha256("".join(names).encode()).hexdigest()[:16]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from service import clock
@@ -133,6 +134,23 @@ def test_many_files_become_one_and_each_key_keeps_its_newest_row(tmp_path: Path)
     assert len(rows(path)) == len(found) == 10
     assert found == {"same": 9, **{f"k{batch}": batch + 1 for batch in range(12) if batch % 4}}
     assert len([*path.rglob("*.parquet")]) < 5
+
+
+def test_a_large_file_is_not_compacted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = make_settings(tmp_path)
+    path = tmp_path / "files"
+    made = files(path, compact_after=5)
+    made.open(1)
+    sizes = []
+    for batch in range(60):
+        made.write(entry_of(settings, Position.of(micro_batch(1, batch, 10 * batch)), closed(f"k{batch}")))
+        if not batch:
+            (first,) = path.rglob("*.parquet")
+            monkeypatch.setattr("service.outlets.parquet._LARGE", first.stat().st_size + 20)
+        sizes.append(max(pq.read_metadata(each).num_rows for each in path.rglob("*.parquet")))
+    assert len(rows(path)) == 60
+    assert max(sizes) == 2, "two small files are too many for one that is small"
+    assert len([*path.rglob("*.parquet")]) < 40
 
 
 def test_a_compaction_that_was_cut_off_is_finished_at_the_next_start(tmp_path: Path) -> None:
