@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from service.admission import readings
-from service.micro_batch import MicroBatch
+from service.micro_batch import MicroBatch, at
 from service.rejects import marks
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
@@ -46,14 +46,17 @@ class Originals:
     def of_batch(self, micro_batch: MicroBatch) -> tuple[tuple[int, int, int, bool], ...]:
         """Return the originals in a batch, as BatchContext.replaced. Raises SourceError."""
         if self._places is None:
-            self._places = originals(marks.read(self.kafka))
+            # The query reads nothing before its first batch: most originals are there, and each batch looks at all that are kept.
+            self._places = {
+                place: counted
+                for place, counted in originals(marks.read(self.kafka)).items()
+                if place.offset >= at(micro_batch.start, place.topic, place.partition, 0)
+            }
         return tuple(self._within(micro_batch))
 
     def _within(self, micro_batch: MicroBatch) -> Iterator[tuple[int, int, int, bool]]:
         for place, counted in (self._places or {}).items():
-            begin, end = (
-                each.get(place.topic, {}).get(place.partition, 0) for each in (micro_batch.start, micro_batch.end)
-            )
+            begin, end = (at(each, place.topic, place.partition, 0) for each in (micro_batch.start, micro_batch.end))
             if begin <= place.offset < end:
                 code = readings.number_of(place.topic, place.partition, self.kafka.topics)
                 yield code, place.offset, place.index, counted

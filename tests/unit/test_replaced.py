@@ -1,13 +1,16 @@
 """Which rows of a batch are originals whose copies count."""
 
 import pyarrow as pa
+import pytest
 
 from service.admission.arrays import NO_INDEX
 from service.admission.expansion import INDEX
 from service.aggregation.replaced import Replaced
-from service.rejects import two_places
+from service.micro_batch import MicroBatch
+from service.rejects import marks, two_places
 from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
+from service.settings import Kafka
 
 PLACES = [(1, 7, 0), (1, 7, 1), (1, 8, None), (2, 7, 1), (1, 9, 0), (1, 9, 3)]
 """Partition, offset and element of the readings of a batch."""
@@ -51,3 +54,17 @@ def test_only_what_was_sent_again_is_an_original() -> None:
     found = [state for state in states if two_places.originals({place: Mark(place, state, {})})]
     assert found == ["replaying", "replayed"]
     assert two_places.originals({place: Mark(place, "replayed", {"counted": True})}) == {place: True}
+
+
+def test_originals_before_the_first_batch_of_a_query_are_no_work_for_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = [Coordinates("readings", 0, offset) for offset in (5, 10, 12, 20)] + [Coordinates("new", 0, 3)]
+    known = {place: Mark(place, "replayed", {}) for place in places}
+    monkeypatch.setattr(marks, "read", lambda _kafka: known)
+    query = two_places.Originals(Kafka(bootstrap="127.0.0.1:1", topics=("readings", "new")))
+    first = MicroBatch(1, 4, 0, {"readings": {0: 10}}, {"readings": {0: 15}})
+    later = MicroBatch(1, 5, 0, {"readings": {0: 15}}, {"readings": {0: 30}, "new": {0: 9}})
+    assert [offset for _, offset, *_ in query.of_batch(first)] == [10, 12]
+    assert [offset for _, offset, *_ in query.of_batch(later)] == [20, 3]
+    assert len(query._places or ()) == 4
