@@ -52,7 +52,8 @@ _TEMPORARY: tuple[str, ...] = ("NOSCRIPT", "OOM", "READONLY", "LOADING", "MISCON
 _TEMPORARY += "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"
 _HALF_MOVED = "non local key"
 """In Redis's message when a script has come to a key that has moved already; what it wrote before that is repeated later."""
-_CODES = re.compile(rf"\b({'|'.join(_TEMPORARY)}|WRONGTYPE|NOCLUSTER)\b")
+_NO_DATABASE = "DB index is out of range"
+_CODES = re.compile(rf"\b({'|'.join(_TEMPORARY)}|WRONGTYPE|NOCLUSTER|{_NO_DATABASE})\b")
 _REMEDIES = {
     "OOM": "Raise Redis's maxmemory, or lower the views' retain or redis.feed_length; keep maxmemory-policy noeviction",
     "READONLY": "redis.url names a replica: point it at the primary",
@@ -60,6 +61,7 @@ _REMEDIES = {
     "MISCONF": "Redis cannot save to its disk: see its log",
     "WRONGTYPE": "Another program wrote a key under redis.prefix: remove the key or choose another prefix",
     "MOVED": "Set redis.cluster = true if redis.url names a node of a Redis Cluster; else raise redis.retry_for",
+    _NO_DATABASE: "redis.url ends with a database that this Redis does not have: see `databases` in its configuration",
     "NOCLUSTER": "Set redis.cluster = false: redis.url names a Redis that is no cluster",
     "CLUSTERDOWN": "The cluster lacks a primary: see its nodes' logs; raise redis.retry_for if a failover takes longer",
     "NOREPLICAS": "Redis waits for replicas (min-replicas-to-write): bring them back",
@@ -155,6 +157,8 @@ def require_answer(options: settings.Redis) -> None:
             with redis_client.client(options, keys, **limits) as client:
                 client.ping()
         except (RedisError, OSError) as error:
+            if not _is_temporary(error):
+                raise _sink_error(error, Place(redis_client.address(options, keys), "PING"), 0, 0.0) from error
             what = f"Redis at {redis_client.address(options, keys)} does not answer: {' '.join(str(error).split())}"
             raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
 

@@ -10,7 +10,7 @@ from service import settings
 from service.errors import SinkRefusedError
 from service.redis import client as redis_client
 from service.redis.keys import Keys
-from service.redis.link import Budget, Link, Place
+from service.redis.link import Budget, Link, Place, require_answer
 
 pytestmark = pytest.mark.integration
 
@@ -50,3 +50,19 @@ def test_a_password_file_replaces_the_password_of_the_url(tmp_path: Path, secret
             pytest.raises(redis.ConnectionError, match="secret cannot be read"),
         ):
             client.ping()
+
+
+def test_a_refusal_has_its_own_remedy_and_is_no_missing_answer(tmp_path: Path, secret: Path) -> None:
+    with Redis(tmp_path) as part, part.client() as admin:
+        admin.config_set("requirepass", FIRST)
+        secret.write_text(SECOND)
+        for url, remedy in (
+            (part.url, "Check redis.url's user"),
+            (part.url.replace("/0", "/99"), "ends with a database"),
+        ):
+            given = settings.Redis.model_validate({"url": url, "password_file": secret})
+            with pytest.raises(SinkRefusedError, match=remedy):
+                require_answer(given)
+            with pytest.raises(SinkRefusedError, match=remedy):
+                Link(given, KEYS, b"return {1}", ()).run([("step", b"")], Budget(0, Place("here", "a test")))
+            secret.write_text(FIRST)
