@@ -82,6 +82,8 @@ def _assign(
             # In Kafka's protocol, -1 asks for the end of the partition and -2 for its begin. No record is older than 0.
             place = TopicPartition(topic, partition, max(0, since_ms))
             [at] = consumer.offsets_for_times([place], timeout=TIMEOUT_S)
+            if at.error is not None:  # its offset is negative, as for a time after the last record
+                raise KafkaException(at.error)
             start = max(low, at.offset) if at.offset >= 0 else high
         if start < high:
             ends[topic, partition] = high

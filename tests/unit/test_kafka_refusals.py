@@ -5,13 +5,15 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from load.servers.certificates import Authority, shaking_hands
 from load.servers.server_process import free_port
 from service.errors import SourceError, SourceTrustError
-from service.kafka import topics
+from service.kafka import scan, topics
 from service.settings import Kafka
 
 
@@ -74,3 +76,21 @@ def hanging_up() -> Iterator[str]:
         yield "{}:{}".format(*listening.getsockname())
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+class _WithoutLeader:
+    """A consumer of a topic whose partition has no leader at this moment: the answer has the error in the partition."""
+
+    def list_topics(self, timeout: float) -> SimpleNamespace:
+        return SimpleNamespace(topics={"readings.rejects": SimpleNamespace(partitions={0: None})})
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, 10
+
+    def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
+        return [SimpleNamespace(error=KafkaError(KafkaError.LEADER_NOT_AVAILABLE), offset=-1001)]
+
+
+def test_a_partition_that_does_not_say_where_a_time_begins_is_no_empty_one() -> None:
+    with pytest.raises(KafkaException, match="LEADER_NOT_AVAILABLE"):
+        scan._assign(_WithoutLeader(), ["readings.rejects"], 1, None)
