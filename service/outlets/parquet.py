@@ -75,9 +75,9 @@ class Parquet:
             self._epoch = epoch
             self._write_position(system, root, (reached or Position(0, -1)).by(epoch))
             folders = self._folders(system, root)
-            for folder, names in folders.items():
-                self._finish(system, folder, names)
-            self._first = {_above(folder): f"{folder}/{folders[folder][0]}" for folder in sorted(folders, reverse=True)}
+            for folder, infos in folders.items():
+                self._finish(system, folder, infos)
+            self._first = {_above(folder): folders[folder][0].path for folder in sorted(folders, reverse=True)}
             return outlet.written(reached)
 
     def write(self, entry: Entry) -> int:
@@ -150,14 +150,13 @@ class Parquet:
     def _write_position(self, system: pafs.FileSystem, root: str, position: Position) -> None:
         _replace(system, f"{root}/{POSITION}", position.to_json().encode())
 
-    def _folders(self, system: pafs.FileSystem, root: str) -> dict[str, list[str]]:
-        """The names of the files of each folder, in order."""
-        folders: dict[str, list[str]] = {}
-        for info in system.get_file_info(pafs.FileSelector(root, recursive=True)):
-            if _is_data(info):
-                folder, _, name = info.path.rpartition("/")
-                folders.setdefault(folder, []).append(name)
-        return {folder: sorted(names) for folder, names in folders.items()}
+    def _folders(self, system: pafs.FileSystem, root: str) -> dict[str, list[pafs.FileInfo]]:
+        """The files of each folder, in the order of their names."""
+        folders: dict[str, list[pafs.FileInfo]] = {}
+        infos = system.get_file_info(pafs.FileSelector(root, recursive=True))
+        for info in sorted(filter(_is_data, infos), key=lambda each: each.path):
+            folders.setdefault(_above(info.path), []).append(info)
+        return folders
 
     def _compact(self, system: pafs.FileSystem, folder: str) -> None:
         infos = system.get_file_info(pafs.FileSelector(folder))
@@ -172,15 +171,18 @@ class Parquet:
         _write(system, f"{folder}/{names[-1][:12]}{_COMPACTED}{digest}.parquet", rows, names)
         self._remove(system, folder, names)
 
-    def _finish(self, system: pafs.FileSystem, folder: str, names: Sequence[str]) -> None:
-        """Remove files whose rows are in a compacted one."""
-        for name in names:
-            if _COMPACTED not in name:
+    def _finish(self, system: pafs.FileSystem, folder: str, infos: Sequence[pafs.FileInfo]) -> None:
+        """Remove files whose rows are in a compacted one. Only the last compaction may have been cut off: of large files a folder
+        may have many."""
+        last_ns = max((each.mtime_ns for each in infos if _COMPACTED in each.base_name), default=None)
+        for info in infos:
+            if _COMPACTED not in info.base_name or info.mtime_ns != last_ns:
                 continue
-            with system.open_input_file(f"{folder}/{name}") as file:
+            with system.open_input_file(info.path) as file:
                 metadata = pq.read_metadata(file).metadata or {}
             replaced = set(json.loads(metadata.get(_REPLACED, b"[]")))
-            self._remove(system, folder, [each for each in names if each in replaced and each != name])
+            names = [each.base_name for each in infos if each.base_name in replaced and each != info]
+            self._remove(system, folder, names)
 
     def _remove(self, system: pafs.FileSystem, folder: str, names: Iterable[str]) -> None:
         for name in names:
@@ -206,9 +208,9 @@ def newest(rows: pa.Table, key: Sequence[str], order_by: Sequence[str] = tables.
     return rows.take(pc.take(last, pc.sort_indices(last)))
 
 
-def _above(folder: str) -> str:
-    """Return the folder that has a day's folder."""
-    return folder.rpartition("/")[0]
+def _above(path: str) -> str:
+    """Return the folder that has a file, or a day's folder."""
+    return path.rpartition("/")[0]
 
 
 def _is_data(info: pafs.FileInfo) -> bool:

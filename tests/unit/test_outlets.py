@@ -151,6 +151,11 @@ def test_a_large_file_is_not_compacted_again(tmp_path: Path, monkeypatch: pytest
     assert len(rows(path)) == 60
     assert max(sizes) == 2, "two small files are too many for one that is small"
     assert len([*path.rglob("*.parquet")]) < 40
+    opened = []
+    read = pq.read_metadata
+    monkeypatch.setattr(pq, "read_metadata", lambda file: opened.append(file) or read(file))
+    files(path).open(2)
+    assert len(opened) == 1, "a start does not read all large files"
 
 
 def test_a_compaction_that_was_cut_off_is_finished_at_the_next_start(tmp_path: Path) -> None:
