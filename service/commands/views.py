@@ -119,7 +119,13 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
         say(f"the service is process {number} at {host}: change its settings file, too, and send it SIGHUP there")
         return 1
     asked_ms = clock.now_ms()
-    os.kill(pid, signal.SIGHUP)
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except OSError as error:
+        say(
+            f"process {pid} cannot be sent SIGHUP ({error.strerror}). The file has the views: send it as the service's user"
+        )
+        return 1
     return _wait(settings, asked_ms, pid, say, name)
 
 

@@ -1,5 +1,6 @@
 """`tidemark views`: what becomes of the text of a settings file, whom the command tells, and when a service has the views."""
 
+import errno
 import os
 import signal
 import threading
@@ -226,14 +227,31 @@ def test_a_service_that_has_not_taken_the_views_is_named(config: Path, monkeypat
     assert "`tidemark status`" in line
 
 
+class Redis:
+    """A store whose lease this process has."""
+
+    def get(self, _: str) -> bytes:
+        return f"{owner.here()}:token".encode()
+
+    def attempt(self, action: Callable[[], bytes]) -> bytes:
+        return action()
+
+
+def test_a_service_of_another_user_gets_no_signal_and_that_is_said(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(_: int, number: int) -> None:
+        if number:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    said: list[object] = []
+    monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Redis(), Redis())))
+    monkeypatch.setattr(os, "kill", kill)
+    assert views.tell(load(config), said.append) == 1
+    assert "cannot be sent SIGHUP (Operation not permitted). The file has the views" in str(said)
+
+
 def test_several_pipelines_are_asked_for_the_one_of_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Redis:
-        def get(self, _: str) -> bytes:
-            return f"{owner.here()}:token".encode()
-
-        def attempt(self, action: Callable[[], bytes]) -> bytes:
-            return action()
-
     asked, signals = [], []
 
     def ask(_: Any, name: str) -> dict[str, Any]:
