@@ -147,7 +147,9 @@ def merged(rows):
     for key, parts in groups.items():
         sums = [np.array([math.fsum(row[name] for row in parts)]) for name in moments.NAMES]
         count = sum(row["count"] for row in parts)
-        total, mean, stddev = (float(a[0]) for a in moments.finish(np.array([count]), *sums))
+        counts = np.array([count])
+        finished = *moments.totals(counts, *sums[:2]), moments.deviation(counts, *sums)
+        total, mean, stddev = (float(a[0]) for a in finished)
         windows[key] = {
             "count": count,
             "sum": total,
