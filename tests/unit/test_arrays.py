@@ -176,6 +176,12 @@ def test_a_record_becomes_its_readings_in_their_order() -> None:
     assert batch.to_pylist()[-1][DETAIL] == "is neither an array of readings nor an object"
 
 
+def test_a_detail_that_quotes_half_of_a_character_is_text() -> None:
+    expander = Expander({"readings": Input(format="senml")}, 65_536)
+    [batch] = expander([records(rb'[{"n": "a", "\ud800_": 1}]')])
+    assert batch.to_pylist()[0][DETAIL] == r"measurement 0: \ud800_ must be understood, and is not known"
+
+
 def test_records_of_other_inputs_pass_as_they_are() -> None:
     [batch] = EXPANDER([records(b"[1,2]", b"\x1f\x8b", topic="others")])
     assert [(row["value"], row[INDEX], row[FAULT]) for row in batch.to_pylist()] == [
