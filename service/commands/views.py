@@ -87,7 +87,7 @@ def remove(path: Path, name: str) -> str:
 def write(path: Path, text: str) -> None:
     """Replace the settings file, with the mode and the owner that it has. A link to it stays a link. Raises SettingsError."""
     place = path.resolve()
-    new = place.with_name(f".{place.name}.new")
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
     try:
         former = place.stat()
         new.write_text(text, encoding="utf-8")

@@ -144,6 +144,17 @@ def test_a_file_keeps_its_owner(config: Path) -> None:
     assert (config.stat().st_uid, config.stat().st_gid) == (1234, 1235)
 
 
+def test_two_commands_at_once_write_files_of_their_own(config: Path) -> None:
+    def written(_: object, mode: int) -> None:
+        assert [each.name for each in config.parent.glob(".*.new")] == [f".{config.name}.{os.getpid()}.new"]
+        assert mode
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "chmod", written)
+        views.write(config, TEXT + "\n")
+    assert not list(config.parent.glob(".*.new"))
+
+
 def test_a_link_to_a_file_stays_a_link(config: Path) -> None:
     link = config.with_name("link.toml")
     link.symlink_to(config.name)
