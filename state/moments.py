@@ -71,10 +71,3 @@ def deviation(count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_
     m2 = (sq_a - high * high / n) + (sq_b - 2 * high * low / n) + (sq_c - low * low / n)
     result: Floats = np.sqrt(np.maximum(m2 / n, 0)).astype(np.float64)
     return result
-
-
-def finish(
-    count: Integers, sum_hi: Floats, sum_lo: Floats, sq_a: Floats, sq_b: Floats, sq_c: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Return sum, mean and population standard deviation of merged panes, as float64 arrays."""
-    return *totals(count, sum_hi, sum_lo), deviation(count, sum_hi, sum_lo, sq_a, sq_b, sq_c)

@@ -90,12 +90,13 @@ def _fold_values(value: Floats, event_ms: Ints, heads: Ints, sizes: Ints, last: 
     some = bool(lacking.any())
     at = np.where(lacking, -1, event_ms) if some else event_ms
     final, latest = combine_last(value, at, heads, len(value))
+    # + 0.0 turns -0.0 to 0.0: which of the two is the smaller or larger one depends on their order in NumPy.
     return Stats(
         np.add.reduceat(~lacking, heads, dtype=np.int64) if some else sizes,
         np.add.reduceat(np.where(lacking, 0.0, value) if some else value, heads),
-        np.fmin.reduceat(value, heads) if some else np.minimum.reduceat(value, heads),
-        np.fmax.reduceat(value, heads) if some else np.maximum.reduceat(value, heads),
-        final,
+        (np.fmin if some else np.minimum).reduceat(value, heads) + 0.0,
+        (np.fmax if some else np.maximum).reduceat(value, heads) + 0.0,
+        final + 0.0,
         latest if some else last,
     )
 

@@ -111,7 +111,8 @@ def by_hand(given: Settings, each: Sent) -> list[Any]:
 
 
 def _decided(found: dissect.Dissected, metadata: Metadata, given: Settings) -> Any:
-    if found.whole and not found.problems and not long_format.is_listed_in(given.form, found.at):
+    is_listed = any(long_format.holds_for(each, found.at) for each in given.form.measures.values())
+    if found.whole and not found.problems and given.form.is_long and not is_listed:
         return "filtered"
     reason, _ = dissect.reason(found, metadata, given.form)
     if reason:

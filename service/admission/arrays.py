@@ -66,7 +66,8 @@ class UnreadableArrayError(ValueError):
     """Raised for a value without readings; `reason` is that of its reject, or EMPTY."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
+        # It may quote the record, and JSON can escape half of a character, which is no text for Arrow.
+        super().__init__(detail.encode(errors="backslashreplace").decode())
         self.reason = reason
 
 

@@ -43,7 +43,7 @@ _SCHEMA = t.StructType(
     ]
 )
 _ROWS, _BYTES = 5_000, 4 << 20
-"""Readings, and bytes of keys and values, from which a batch is handed on."""
+"""Readings, and bytes of keys, values and headers, from which a batch is handed on."""
 
 
 def expand(records: DataFrame, settings: Settings) -> DataFrame:
@@ -81,7 +81,7 @@ class Expander:
     """Turns batches of records into batches of readings, for mapInArrow; it is pickled for the tasks.
 
     `forms` has the input of each topic whose records are cut. A key of more than `max_key` bytes
-    rejects its record as a whole: each reading has a copy of it.
+    rejects its record as a whole: each reading has a copy of it, and of headers that are carried.
     """
 
     forms: Mapping[str, Input]
@@ -96,17 +96,26 @@ class Expander:
                 continue
             readings = _Readings(batch, self.carried)
             for row in range(batch.num_rows):
-                values, first, fault = self._of_record(batch, row)
-                step = _ROWS if sum([len(each or b"") for each in values]) <= _BYTES else 1
+                key, headers = self._copied(batch, row)
+                values, first, fault = self._of_record(batch, row, key, headers)
+                own = key + headers
+                step = _ROWS if sum([len(each or b"") for each in values]) + len(values) * own <= _BYTES else 1
                 for begin in range(0, len(values), step):
-                    readings.add(row, values[begin : begin + step], None if first is None else first + begin, fault)
+                    index = None if first is None else first + begin
+                    readings.add(row, values[begin : begin + step], index, fault, own)
                     if readings.is_full:
                         yield readings.take()
             if readings.rows:
                 yield readings.take()
 
+    def _copied(self, batch: pa.RecordBatch, row: int) -> tuple[int, int]:
+        """Return the bytes of a record's key, and of its headers if they are carried."""
+        found = [each for name in HEADERS if name in self.carried for each in batch.column(name)[row].as_py() or ()]
+        headers = sum([len(each["key"]) + len(each["value"] or b"") for each in found])
+        return len(batch.column("key")[row].as_py() or b""), headers
+
     def _of_record(
-        self, batch: pa.RecordBatch, row: int
+        self, batch: pa.RecordBatch, row: int, key: int, headers: int
     ) -> tuple[Sequence[bytes | None], int | None, UnreadableArrayError | None]:
         """Return the readings of a record, the index of the first one, and the fault of a record without readings."""
         value = batch.column("value")[row].as_py()
@@ -117,17 +126,18 @@ class Expander:
         try:
             found = formats.of(form).cut(value, form, batch.column("timestamp")[row].value // 1_000)
             if found.readings is not None:
-                self._check_key(batch.column("key")[row].as_py() or b"", found, form)
+                self._check_copied(key, headers, found, form)
         except UnreadableArrayError as error:
             return [value], own, error
         return ([found.text], own, None) if found.readings is None else (found.readings, 0, None)
 
-    def _check_key(self, key: bytes, found: Cut, form: Input) -> None:
+    def _check_copied(self, key: int, headers: int, found: Cut, form: Input) -> None:
         limit, readings = int(form.max_array_bytes), len(found.each)
-        if len(key) > self.max_key:
-            raise UnreadableArrayError(OVERSIZED, f"{len(key)} bytes, limit {self.max_key} (admission.max_bytes)")
-        if found.size + readings * len(key) > limit:
-            detail = f"{found.size} bytes and a key of {len(key)} for each of {readings} readings"
+        if key > self.max_key:
+            raise UnreadableArrayError(OVERSIZED, f"{key} bytes, limit {self.max_key} (admission.max_bytes)")
+        if found.size + readings * (key + headers) > limit:
+            copied = f"a key of {key}" + (f" and headers of {headers}" if headers else "")
+            detail = f"{found.size} bytes and {copied} for each of {readings} readings"
             raise UnreadableArrayError(OVERSIZED, f"{detail}, limit {limit} ({form.place}.max_array_bytes)")
 
 
@@ -145,15 +155,18 @@ class _Readings:
     size: int = 0
 
     def add(
-        self, row: int, values: Sequence[bytes | None], first: int | None, fault: UnreadableArrayError | None
+        self, row: int, values: Sequence[bytes | None], first: int | None, fault: UnreadableArrayError | None, own: int
     ) -> None:
-        """Add readings of a record, of which the first one has the index `first`, and the others the next ones."""
+        """Add readings of a record, of which the first one has the index `first`, and the others the next ones.
+
+        Each has `own` bytes that are not its value's.
+        """
         if fault is not None:
             self.faults[len(self.values)] = fault
         self.rows.extend([row] * len(values))
         self.values.extend(values)
         self.indices.extend([None] if first is None else range(first, first + len(values)))
-        self.size += sum([len(each or b"") for each in values])
+        self.size += sum([len(each or b"") for each in values]) + len(values) * own
 
     @property
     def is_full(self) -> bool:

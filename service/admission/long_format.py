@@ -54,11 +54,6 @@ def holds_for(measure: Measure, at: Callable[[str], Any]) -> bool:
     return all(_text(at(each.path)) in each.texts for each in measure.conditions)
 
 
-def is_listed_in(form: Input, at: Callable[[str], Any]) -> bool:
-    """Whether a record without Spark has one of the measures, or is of an input that filters no record for that."""
-    return not form.is_long or any(holds_for(each, at) for each in form.measures.values())
-
-
 def wrong_values(form: Input, at: Callable[[str], Any], quoted: Callable[[Any], str]) -> Iterator[str]:
     """Yield a line for each value of JSON that is no number, although a condition of its measure holds."""
     paths = {each.path for each in form.measures.values() if each.conditions and holds_for(each, at)}

@@ -40,7 +40,7 @@ from service.settings import Input, field_path
 
 _DEEPEST = 16
 """The most numbers in the path of a message."""
-_NAME_TAG = 10
+_NAME_TAG = b"\n"
 _GLUE = ("glue", "glue-zlib")
 _MOST_READERS = 64
 _WELL_KNOWN = frozenset(
@@ -313,7 +313,8 @@ def _named(message: Any, path: tuple[int, ...], files: tuple[File, ...], form: I
         return [_written(sorted(each.full_name for each in _all(_types(files))).index(message.full_name))]
     if form.framing == "apicurio":
         name = message.name.encode()
-        return [_written(len(name) + 2) + bytes([_NAME_TAG, len(name)]) + name] if len(path) == 1 else []
+        named = _NAME_TAG + _written(len(name)) + name
+        return [_written(len(named)) + named] if len(path) == 1 else []
     written = b"".join(_written(number << 1) for number in (len(path), *path))
     return [written, *([b"\0"] if path == (0,) else [])]
 
@@ -341,8 +342,10 @@ def _place(value: bytes, framing: Framing) -> tuple[Place, int]:
         return _path(value, begin)
     # A message of Apicurio's own behind its length; its field 1 is the name.
     size, at = _unsigned(value, begin)
-    name, end = value[at + 2 : at + size], at + size
-    if size < 2 or len(value) < end or value[at : at + 2] != bytes([_NAME_TAG, len(name)]) or not name.isascii():
+    length, first = _unsigned(value, at + 1)
+    end = at + size
+    name = value[first:end]
+    if value[at : at + 1] != _NAME_TAG or first + length != end or len(value) < end or not name.isascii():
         msg = "the name of the message is damaged"
         raise UnreadableError(msg)
     return name.decode(), end

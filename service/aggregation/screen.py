@@ -257,6 +257,8 @@ class Screen:
         # Rejects are spread over the buckets, so that no task has to write all of a poisoned batch; in stretches, because the
         # writer reads them from Kafka again. Early ones go to their device's bucket, which counts them.
         for batch, rejects in zip(batches, parsed, strict=True):
+            if not rejects.num_rows:
+                continue
             spread = (rejects["offset"].to_numpy() // STRETCH + rejects["partition"].to_numpy()) % self.buckets
             of_device = pc.if_else(pc.equal(rejects["reason"], "early"), batch["bucket"], pa.scalar(None, pa.int32()))
             bucket = pc.coalesce(of_device, pa.array(spread, pa.int32())).to_numpy(zero_copy_only=False)

@@ -143,11 +143,15 @@ def _form(messages: Sequence[Message], request: Request) -> Form:
         what = f"the records begin with {header}, and no schemas are named"
         raise SchemaError(what, remedy="Give --registry URL, or --schemas DIR with files such as 1.avsc")
     settings = request.draft()
+    source = schema_source(settings)
+    ids = ids or records.ids(messages, framing, source.all())
+    if not ids:
+        what = f"the records begin with the fingerprint of a schema, and {source} has no schema with this fingerprint"
+        raise SchemaError(what, remedy="Add the writers' schemas")
     if settings.registry is None:
-        schemas = schema_source(settings).all()
+        schemas = source.all()
         folder: dict[str, Any] = {} if request.schemas == "schemas/avro" else {"schemas": request.schemas}
         folder |= {} if framing == "confluent" else {"framing": framing}
-        ids = ids or records.ids(messages, framing, schemas)
         reader, doubts = _reader(ids, schemas, schemas)
         if reader != max(schemas):
             folder["reader_schema"] = reader
@@ -156,7 +160,7 @@ def _form(messages: Sequence[Message], request: Request) -> Form:
         chosen = _registered(settings, request, ids, framing)
     if chosen.schemas is not None and not ids.keys() & chosen.schemas.keys():
         known = ", ".join(map(str, sorted(chosen.schemas)))
-        what = f"the records have the schema ids {shown}, {schema_source(settings)} has {known}"
+        what = f"the records have the schema ids {shown}, {source} has {known}"
         raise SchemaError(what, remedy="Add the writers' schemas under these ids")
     types = records.types(messages, framing, chosen.schemas or {})
     if not types:

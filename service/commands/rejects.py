@@ -185,13 +185,12 @@ def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
 def show(selection: Selection, *, as_json: bool) -> int:
     """Print everything that is known of the chosen rejects; 1 when there is none."""
     loaded = matching.resolved(settings.load(selection.config))
-    known = marks.read(loaded.kafka)
+    known, forms, dissector = marks.read(loaded.kafka), loaded.inputs_by_topic, dissect.Dissector(loaded)
     shown = 0
     for entry in _selected(selection, loaded):
-        complete = reject_log.complete(loaded.kafka, entry.reject)
+        complete = reject_log.complete(loaded.kafka, entry.reject, forms)
         if complete is not None and complete is not entry.reject:
-            topic, dissector = complete.place.topic, dissect.Dissector(loaded)
-            seen = dissector(topic, complete.value, complete.headers)
+            seen = dissector(complete.place.topic, complete.value, complete.headers)
             entry = _Entry(complete, seen, dissector.device(seen, Metadata.of(complete)), entry.state)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))

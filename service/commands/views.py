@@ -87,7 +87,7 @@ def remove(path: Path, name: str) -> str:
 def write(path: Path, text: str) -> None:
     """Replace the settings file, with the mode and the owner that it has. A link to it stays a link. Raises SettingsError."""
     place = path.resolve()
-    new = place.with_name(f".{place.name}.new")
+    new = place.with_name(f".{place.name}.{os.getpid()}.new")
     try:
         former = place.stat()
         new.write_text(text, encoding="utf-8")
@@ -119,7 +119,13 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
         say(f"the service is process {number} at {host}: change its settings file, too, and send it SIGHUP there")
         return 1
     asked_ms = clock.now_ms()
-    os.kill(pid, signal.SIGHUP)
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except OSError as error:
+        say(
+            f"process {pid} cannot be sent SIGHUP ({error.strerror}). The file has the views: send it as the service's user"
+        )
+        return 1
     return _wait(settings, asked_ms, pid, say, name)
 
 

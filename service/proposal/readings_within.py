@@ -6,6 +6,7 @@ from typing import Any
 
 from service.admission.nested import EACH
 from service.proposal import times
+from service.proposal.names import is_readable
 from service.settings import field_path
 
 _DEEPEST = 4
@@ -24,7 +25,7 @@ def path_of(value: bytes) -> str | None:
         return None
     if not isinstance(record, dict):
         return None
-    names = next(_paths(record, ()), None)
+    names = next((each for each in _paths(record, ()) if is_readable(each) and field_path.AROUND not in each), None)
     return None if names is None else field_path.spelled(names)
 
 
@@ -49,11 +50,11 @@ def _are_objects(values: Sequence[Any]) -> bool:
     return all(isinstance(each, dict) for each in values)
 
 
-def _has_number(value: Any, name: str = "", depth: int = 6) -> bool:
+def _has_number(value: Any, depth: int = 6) -> bool:
     """Whether a value has a number below it that is no time."""
     if isinstance(value, dict):
-        return depth > 0 and any(_has_number(each, key, depth - 1) for key, each in value.items())
+        return depth > 0 and any(_has_number(each, depth - 1) for each in value.values())
     if isinstance(value, list):
-        return depth > 0 and any(_has_number(each, name, depth - 1) for each in value)
+        return depth > 0 and any(_has_number(each, depth - 1) for each in value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and times.unit_of([value]) is None

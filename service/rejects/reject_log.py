@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from confluent_kafka import Message
 
@@ -129,8 +128,11 @@ def read(
         yield reject
 
 
-def complete(kafka: Kafka, reject: Reject, inputs: Mapping[str, Input] = MappingProxyType({})) -> Reject | None:
-    """Return the reject with the omitted bytes, read from the input topic; None if they are gone or unreadable."""
+def complete(kafka: Kafka, reject: Reject, inputs: Mapping[str, Input]) -> Reject | None:
+    """Return the reject with the omitted bytes, read from the input topic; None if they are gone or unreadable.
+
+    `inputs` has the input of each topic, which says how a record is cut into readings.
+    """
     if reject.omitted_bytes is None:
         return reject
     if reject.reason == delivery.UNREADABLE:

@@ -232,9 +232,8 @@ class Input(Section):
         "sparkplug-b",
     ] = "avro"
     """"avro": Confluent's wire format (0, four bytes of schema id, body). "json": one object per record. "json-schema",
-    "protobuf": in the wire format of Confluent's serializers, with the schemas of a [registry]. Several readings a
-    record: "ndjson", "csv" with a header row, InfluxDB's "line-protocol", "senml" and "senml-cbor" of RFC 8428,
-    "sparkplug-b".
+    "protobuf": in the wire format of Confluent's serializers. Several readings a record: "ndjson", "csv" with a header
+    row, InfluxDB's "line-protocol", "senml" and "senml-cbor" of RFC 8428, "sparkplug-b".
     """
     schemas: Path = Path("schemas/avro")
     """Folder with one file for each schema id that writers use: <id>.avsc of Avro, <id>.json of JSON Schema, <id>.desc of

@@ -26,7 +26,7 @@ def load(path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
 def read(path: Path) -> str:
     """Return the text of a settings file. Raises SettingsError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except OSError as error:
         msg = f"{path}: the settings file cannot be read ({error.strerror})"
         raise SettingsError(msg, remedy="Name the file with --config") from error

@@ -5,6 +5,7 @@ import json
 import random
 import tracemalloc
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from service.settings import Input, parse
 from tests.unit.test_inputs import document
 
 LIMIT = 8 << 20
+KEY = b"k" * 60_000
 
 
 def outcome(value: bytes, limit: int = LIMIT) -> list[bytes] | str | None:
@@ -174,6 +176,12 @@ def test_a_record_becomes_its_readings_in_their_order() -> None:
     assert batch.to_pylist()[-1][DETAIL] == "is neither an array of readings nor an object"
 
 
+def test_a_detail_that_quotes_half_of_a_character_is_text() -> None:
+    expander = Expander({"readings": Input(format="senml")}, 65_536)
+    [batch] = expander([records(rb'[{"n": "a", "\ud800_": 1}]')])
+    assert batch.to_pylist()[0][DETAIL] == r"measurement 0: \ud800_ must be understood, and is not known"
+
+
 def test_records_of_other_inputs_pass_as_they_are() -> None:
     [batch] = EXPANDER([records(b"[1,2]", b"\x1f\x8b", topic="others")])
     assert [(row["value"], row[INDEX], row[FAULT]) for row in batch.to_pylist()] == [
@@ -189,6 +197,24 @@ def test_batches_of_readings_are_bounded_in_rows_and_bytes() -> None:
     assert max(sizes) == 5_000
     large = b"[" + b",".join([b'"' + b"x" * 1_000_000 + b'"'] * 8) + b"]"
     assert max(batch.num_rows for batch in EXPANDER([records(large, large)])) == 5
+
+
+def test_batches_are_bounded_by_the_copies_of_keys_and_headers_too() -> None:
+    many = b"[" + b",".join([b"{}"] * 100) + b"]"
+    sizes = [sum(map(len, batch.column("key").to_pylist())) for batch in EXPANDER([records(*[many] * 50, key=KEY)])]
+    assert sum(sizes) == 5_000 * len(KEY)
+    assert max(sizes) < (4 << 20) + 2 * len(KEY)
+    given = [[{"key": "h", "value": KEY}]] * 50
+    kind = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+    with_headers = replace(EXPANDER, carried=("headers",))
+    batches = [*with_headers([records(*[many] * 50).append_column("headers", pa.array(given, kind))])]
+    assert sum(each.num_rows for each in batches) == 5_000
+    assert max(each.num_rows for each in batches) <= (4 << 20) / len(KEY) + 1
+    heavy = records(b"[" + b",".join([b"{}"] * 200) + b"]").append_column("headers", pa.array(given[:1], kind))
+    [batch] = with_headers([heavy])
+    assert batch.to_pylist()[0][DETAIL] == (
+        "601 bytes and a key of 1 and headers of 60001 for each of 200 readings, limit 8388608 (input.max_array_bytes)"
+    )
 
 
 def test_a_key_counts_for_each_reading_of_its_record() -> None:

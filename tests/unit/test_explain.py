@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from service.admission.readings import TOO_MANY
 from service.commands import dissect, rejects
 from service.commands.explain import explain
+from service.kafka import scan
 from service.printing import document
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import RECORD_KEY, Settings
@@ -213,3 +215,20 @@ def test_a_reject_with_a_number_that_json_does_not_have_is_json() -> None:
     reject = Reject(Coordinates("readings", 0, 1), "not_finite", "temp = nan", NOW_MS, 1, 1, b"a", b"x", ())
     shown = document(rejects._all(rejects._Entry(reject, seen, "a", "open"), settings()))
     assert json.loads(shown, parse_constant=pytest.fail)["decoded"] == {"temp": "NaN", "hum": ["-Infinity"]}
+
+
+def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.toml").write_text(
+        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
+        '[input]\nformat = "csv"\nmeasures = { t = "t" }\n[[views]]\nname = "all"\nwindow = "1 m"\n'
+        '[redis]\nurl = "redis://localhost"\n'
+    )
+    reject = Reject(Coordinates("readings", 0, 1, 1), "late", "", NOW_MS, 1, 1, None, None, (), omitted_bytes=17)
+    monkeypatch.setattr(rejects.marks, "read", lambda _: {})
+    monkeypatch.setattr(rejects.reject_log, "read", lambda *_: [reject])
+    monkeypatch.setattr(scan, "one", lambda *_: Message(value=b"device_id,t\na,1\nb,2\n"))
+    assert rejects.show(rejects.Selection(tmp_path / "rows.toml"), as_json=True) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["decoded"], shown["device"]) == ({"device_id": "b", "t": 2}, "b")

@@ -9,9 +9,11 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import DescriptorProto
 
+from load.fleet.protobuf import varint
 from load.servers.schema_registry import Registry
-from service.admission import avro_types, guids
+from service.admission import avro_types, guids, protobuf
 from service.admission.formats import framings
 from service.admission.protobuf import Unpacker
 from service.admission.schema_sources import load_set
@@ -290,6 +292,20 @@ TYPED: dict[tuple[str, str], tuple[str | None, bytes, bytes | None, bytes]] = {
     ("protobuf", "none"): ("fleet.Reading", message(), None, b"\x0a\2d"),
     ("json-schema", "glue"): (None, HEADERS["glue"][0] + TEXT, None, HEADERS["glue"][0]),
 }
+
+
+@pytest.mark.parametrize("length", [1, 7, 125, 126, 127, 128, 300, 20_000])
+def test_a_message_s_name_of_any_length_is_read_and_a_damaged_one_is_unreadable(length: int) -> None:
+    """Apicurio's serializer writes a message of Protobuf, whose lengths are varints."""
+    apicurio, name = framings.FRAMINGS["apicurio"], b"R" * length
+    inner = DescriptorProto(name=name.decode()).SerializeToString()
+    head = b"\0" * 8 + b"\1" + varint(len(inner)) + inner
+    assert protobuf.head(head + b"body", apicurio) == head
+    for damaged in (head[:9], head[:10], head[:-1], head.replace(b"\n", b"\0", 1), head.replace(b"R", b"\xff", 1)):
+        with pytest.raises(protobuf.UnreadableError):
+            protobuf.head(damaged, apicurio)
+    with pytest.raises(protobuf.UnreadableError):
+        protobuf.head(b"\0" * 8 + b"\1" + varint(length + 2) + b"\n" + b"a" * 30_000, apicurio)
 
 
 def typed(folder: Path, form: str, framing: str, others: str) -> Settings:

@@ -147,7 +147,9 @@ def merged(rows):
     for key, parts in groups.items():
         sums = [np.array([math.fsum(row[name] for row in parts)]) for name in moments.NAMES]
         count = sum(row["count"] for row in parts)
-        total, mean, stddev = (float(a[0]) for a in moments.finish(np.array([count]), *sums))
+        counts = np.array([count])
+        finished = *moments.totals(counts, *sums[:2]), moments.deviation(counts, *sums)
+        total, mean, stddev = (float(a[0]) for a in finished)
         windows[key] = {
             "count": count,
             "sum": total,
@@ -354,6 +356,8 @@ def test_unknown_schemas_of_a_topic_that_ignores_them_are_filtered_once_they_wer
     assert rejects_of(output) == [row["reject"] for row in rows if row["reject"]["topic"] == "readings"]
     assert tally_of(output).sum(task_counters.FILTERED) == 1
     assert tally_of(output).sum(task_counters.REJECTED, REASONS.index("unknown_schema")) == 3
+    output = folded(rows[-1:], fold=ignoring)
+    assert (rejects_of(output), tally_of(output).sum(task_counters.FILTERED)) == ([], 1), "a batch may have no others"
 
 
 def test_a_device_without_any_measure_has_no_window_but_a_session():

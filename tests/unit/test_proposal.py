@@ -15,14 +15,17 @@ from uuid import UUID
 import confluent_kafka
 import fastavro
 import pytest
+from fastavro.schema import fingerprint, to_parsing_canonical_form
 from google.protobuf import descriptor_pb2
 
+from load.servers.schema_registry import Registry
 from service.admission import protobuf
 from service.admission.formats import framings
 from service.admission.schema_sources import Schemas
 from service.commands import dissect, records
 from service.commands.places import Form, Request, form
 from service.commands.records import Decoded
+from service.errors import SchemaError
 from service.proposal import proposal, rhythm
 from service.proposal.columns import MOST_FIELDS, Seen
 from service.proposal.names import measure_name, words
@@ -435,6 +438,33 @@ def test_records_of_two_types_are_read_as_the_most_frequent_one_and_that_is_not_
     assert (of_one.reader, of_one.input["reader_schema"], of_one.doubts) == (2, 2, {})
     (tmp_path / "9.avsc").unlink()
     assert form(messages(1, 1, 2), request).input == {"schemas": str(tmp_path)}
+
+
+def test_a_fingerprint_is_that_of_a_schema_of_the_registry_or_the_folder_or_of_none(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "Reading", "fields": [{"name": "temp", "type": "double"}]}
+    head = b"\xc3\1" + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+    known, unknown = ([sample(each + b"\0" * 8)] * 3 for each in (head, b"\xc3\1" + b"x" * 8))
+    given = tmp_path / "x.toml", {"bootstrap": "localhost:1", "topics": ["t"]}, {"url": "redis://localhost"}, 100
+    (tmp_path / "7.avsc").write_text(json.dumps(schema))
+    folder = Request(*given, schemas=str(tmp_path))
+    assert form(known, folder).input == {"schemas": str(tmp_path), "framing": "single-object"}
+    with Registry(first_id=7) as server:
+        server.register("t-value", schema)
+        registry = Request(*given, registry={"url": server.url})
+        assert form(known, registry).input == {"reader_schema": 7, "framing": "single-object"}
+        for request in (folder, registry):
+            with pytest.raises(SchemaError, match="has no schema with this fingerprint"):
+                form(unknown, request)
+
+
+@pytest.mark.parametrize("name", ["a`b", "", "^", "\0", "\ud800"])
+def test_an_array_that_settings_cannot_name_is_not_proposed(name: str) -> None:
+    messages = [sample(json.dumps({name: [{"temp": 1.5}]}).encode())] * 3
+    assert records.array_of(messages) is False
+
+
+def test_a_text_with_a_long_line_is_no_csv() -> None:
+    assert records.format_of([sample(b"<a>" + b"x" * 200_000 + b"\n</a>\n")]) is None
 
 
 def test_an_avro_type_by_name_is_the_type() -> None:

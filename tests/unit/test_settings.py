@@ -614,6 +614,12 @@ def test_a_file_is_read_and_its_problems_name_it(tmp_path):
         load_text(tmp_path, TOML.replace("[input]", "group = 5\n[input]"))
 
 
+def test_a_file_may_begin_with_the_mark_of_an_editor(tmp_path):
+    file = tmp_path / "tidemark.toml"
+    file.write_text(TOML, encoding="utf-8-sig")
+    assert load(file, {}) == load_text(tmp_path, TOML)
+
+
 def test_a_file_that_is_not_there_says_how_to_name_one(tmp_path):
     with pytest.raises(
         SettingsError, match=r"nowhere\.toml: the settings file cannot be read \(No such file.*--config"

@@ -141,6 +141,16 @@ def test_of_last_values_at_one_time_the_largest_wins_in_any_order():
         assert changes.devices.select(["t.value", "t.at"]).to_pylist() == [{"t.value": 5.0, "t.at": 100}]
 
 
+@pytest.mark.parametrize("values", [*itertools.permutations([0.0, -0.0, -0.0])])
+def test_zero_has_no_sign_in_any_order_and_with_any_cut(values):
+    readings = [("a", 100, value) for value in values]
+    for cut in range(3):
+        _, changes = advance(None, pa.concat_tables([runs(*readings[:cut]), runs(*readings[cut:])]), 0, RULES)
+        [session], [device] = changes.sessions.to_pylist(), changes.devices.to_pylist()
+        numbers = [session["t.min"], session["t.max"], session["t.sum"], device["t.value"]]
+        assert not np.signbit(numbers).any(), (cut, numbers)
+
+
 def test_a_device_is_forgotten_only_after_it_was_silent_for_retain_ms():
     state, _ = advance(None, runs(("a", 100), ("b", 200)), 0, RULES)
     state, _ = advance(state, nothing(), 500, RULES)

@@ -1,5 +1,6 @@
 """`tidemark views`: what becomes of the text of a settings file, whom the command tells, and when a service has the views."""
 
+import errno
 import os
 import signal
 import threading
@@ -143,6 +144,17 @@ def test_a_file_keeps_its_owner(config: Path) -> None:
     assert (config.stat().st_uid, config.stat().st_gid) == (1234, 1235)
 
 
+def test_two_commands_at_once_write_files_of_their_own(config: Path) -> None:
+    def written(_: object, mode: int) -> None:
+        assert [each.name for each in config.parent.glob(".*.new")] == [f".{config.name}.{os.getpid()}.new"]
+        assert mode
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "chmod", written)
+        views.write(config, TEXT + "\n")
+    assert not list(config.parent.glob(".*.new"))
+
+
 def test_a_link_to_a_file_stays_a_link(config: Path) -> None:
     link = config.with_name("link.toml")
     link.symlink_to(config.name)
@@ -226,14 +238,31 @@ def test_a_service_that_has_not_taken_the_views_is_named(config: Path, monkeypat
     assert "`tidemark status`" in line
 
 
+class Redis:
+    """A store whose lease this process has."""
+
+    def get(self, _: str) -> bytes:
+        return f"{owner.here()}:token".encode()
+
+    def attempt(self, action: Callable[[], bytes]) -> bytes:
+        return action()
+
+
+def test_a_service_of_another_user_gets_no_signal_and_that_is_said(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(_: int, number: int) -> None:
+        if number:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    said: list[object] = []
+    monkeypatch.setattr(views, "reader", lambda *_: nullcontext((Redis(), Redis())))
+    monkeypatch.setattr(os, "kill", kill)
+    assert views.tell(load(config), said.append) == 1
+    assert "cannot be sent SIGHUP (Operation not permitted). The file has the views" in str(said)
+
+
 def test_several_pipelines_are_asked_for_the_one_of_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Redis:
-        def get(self, _: str) -> bytes:
-            return f"{owner.here()}:token".encode()
-
-        def attempt(self, action: Callable[[], bytes]) -> bytes:
-            return action()
-
     asked, signals = [], []
 
     def ask(_: Any, name: str) -> dict[str, Any]:

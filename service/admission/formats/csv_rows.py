@@ -40,12 +40,12 @@ class Csv(Json):
     def looks_alike(self, value: bytes) -> bool:
         try:
             lines = value.decode().splitlines()[:3]
-        except UnicodeDecodeError:
+            if len(lines) < 2 or lines[0][:1] in {"", "{", "["}:
+                return False
+            separator = max(_SEPARATORS, key=lines[0].count)
+            header, *rows = csv.reader(lines, delimiter=separator)
+        except (UnicodeDecodeError, csv.Error):
             return False
-        if len(lines) < 2 or lines[0][:1] in {"", "{", "["}:
-            return False
-        separator = max(_SEPARATORS, key=lines[0].count)
-        header, *rows = csv.reader(lines, delimiter=separator)
         are_names = not any(map(NUMBER.fullmatch, header))
         return len(header) > 1 and are_names and all(len(row) == len(header) for row in rows)
 
