@@ -195,7 +195,9 @@ def _require_all_of_it(settings: Settings) -> None:
     missing = []
     for topic, partition, offset in each(before):
         begin, end = at(ends, topic, partition, (0, 0))
-        if offset > end:
+        if offset and topic not in ends:
+            missing.append(f"{topic}[{partition}] is not read (kafka.topics)")
+        elif offset > end:
             missing.append(f"{topic}[{partition}] ends at {end}: it is another topic")
         elif kafka.starting == "latest" and offset < end:
             missing.append(f'{topic}[{partition}] would continue at {end} (kafka.starting = "latest")')

@@ -30,7 +30,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from service import clock, failpoint
 from service.admission.readings import COUNTED_HEADER
@@ -38,7 +38,7 @@ from service.commands import dissect
 from service.commands.readmission import Readmission
 from service.errors import SettingsError, SourceError
 from service.kafka import clients, scan
-from service.kafka.clients import TIMEOUT_S
+from service.kafka.offsets import edges_of
 from service.micro_batch import Offsets
 from service.redis import link
 from service.rejects import marks, reject_log, two_places
@@ -267,7 +267,7 @@ def _send(kafka: Kafka, rejects: Sequence[Reject], fence: Fence) -> None:
 
 def _ends(kafka: Kafka, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     with clients.reading(kafka) as consumer:
-        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=TIMEOUT_S)[1] for place in places}
+        return {place: end for place, (_, end) in edges_of(consumer, [*places]).items()}
 
 
 def _origin(mark: Mark) -> bytes:

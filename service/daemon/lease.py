@@ -28,9 +28,10 @@ from service.threads import Thread
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
 # Returns {1, epoch} or {0, holder, ms left}. The epoch in progress counts, too, because the key of the epoch may be lost.
+# A key that does not expire is free: tools that move keys to another Redis drop times to live, and no holder sets it so.
 _ACQUIRE = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] and holder ~= ARGV[4] then return {0, holder, redis.call('PTTL', KEYS[1])} end
+local holder, left_ms = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+if holder and left_ms >= 0 and holder ~= ARGV[1] and holder ~= ARGV[4] then return {0, holder, left_ms} end
 local epoch = math.max(
   tonumber(redis.call('GET', KEYS[2]) or 0), tonumber(redis.call('HGET', KEYS[3], 'epoch') or 0), tonumber(ARGV[3])) + 1
 redis.call('SET', KEYS[2], string.format('%d', epoch))
@@ -139,7 +140,7 @@ class Lease:
             if holder != gone and owner.is_gone(holder.rpartition(":")[0]):
                 gone = holder
                 continue
-            remaining_ms = max(int(reply[2]), 0)
+            remaining_ms = int(reply[2])
             waiting(Waiting(holder, remaining_ms))
             # At most a third of the ttl, because the lease may be released before it expires.
             stop.wait(max(min(remaining_ms, self._ttl_ms / 3), 1) / 1000)

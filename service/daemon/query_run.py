@@ -167,7 +167,8 @@ class QueryRun:
             self._metrics.engine(progress)
             self._parts.status.committed(progress)
             self._backoff.progressed()
-            for batch in [batch for batch in self._ends if batch <= progress.batch]:
+            # A list of the keys, because the query's thread adds one at any time.
+            for batch in [batch for batch in list(self._ends) if batch <= progress.batch]:
                 end = self._ends.pop(batch)
                 lag.committed(end)
                 if self._parts.checker is not None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Container, Mapping, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock
 from service.kafka import clients
@@ -17,6 +17,8 @@ Edges = Mapping[str, Mapping[int, tuple[int, int]]]
 Headrooms = Mapping[str, Mapping[int, float]]
 """Topic -> partition -> seconds; infinite if records never expire."""
 
+_FEW_TOPICS = 10
+"""Of more topics the metadata comes with those of all topics, in one request."""
 _SOON = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 
 
@@ -26,9 +28,30 @@ def edges(consumer: Consumer, kafka: Kafka) -> Edges:
     If the consumer reads committed records only, a partition ends where its oldest open transaction begins.
     """
     ends: dict[str, dict[int, tuple[int, int]]] = {}
-    for each in _partitions(consumer, kafka.topics):
-        ends.setdefault(each.topic, {})[each.partition] = consumer.get_watermark_offsets(each, timeout=TIMEOUT_S)
+    for (topic, partition), edge in edges_of(consumer, _partitions(consumer, kafka.topics)).items():
+        ends.setdefault(topic, {})[partition] = edge
     return ends
+
+
+def edges_of(consumer: Consumer, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], tuple[int, int]]:
+    """Return begin and end of partitions as `edges`, by two requests to each broker; raises KafkaException."""
+    begins = at_time(consumer, places, OFFSET_BEGINNING)
+    ends = at_time(consumer, places, OFFSET_END)
+    return {place: (begins[place], ends[place]) for place in places}
+
+
+def at_time(consumer: Consumer, places: Sequence[tuple[str, int]], time_ms: int) -> Mapping[tuple[str, int], int]:
+    """Return the offset of each partition's first record of a time or later, -1 without one; raises KafkaException.
+
+    In Kafka's protocol, OFFSET_BEGINNING and OFFSET_END are times, too: of the begin and of the end.
+    """
+    asked = [TopicPartition(*place, time_ms) for place in places]
+    offsets = {}
+    for found in consumer.offsets_for_times(asked, timeout=TIMEOUT_S) if asked else ():
+        if found.error is not None:
+            raise KafkaException(found.error)
+        offsets[found.topic, found.partition] = found.offset
+    return offsets
 
 
 def marked(consumer: Consumer, kafka: Kafka, there: Container[str]) -> int:
@@ -36,9 +59,8 @@ def marked(consumer: Consumer, kafka: Kafka, there: Container[str]) -> int:
 
     `there` are the topics that exist.
     """
-    topics = [TopicPartition(name, 0) for name in map(kafka.marks_topic, kafka.topics) if name in there]
-    marks = (consumer.get_watermark_offsets(each, timeout=TIMEOUT_S) for each in topics)
-    return sum(end - begin for begin, end in marks)
+    places = [(name, 0) for name in map(kafka.marks_topic, kafka.topics) if name in there]
+    return sum(end - begin for begin, end in edges_of(consumer, places).values())
 
 
 def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
@@ -49,7 +71,7 @@ def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
 
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     """Return the committed offsets of the group `kafka.group`; empty when it has none. Raises KafkaException."""
-    places = _partitions(consumer, kafka.topics)
+    places = [TopicPartition(*place) for place in _partitions(consumer, kafka.topics)]
     until_s = clock.monotonic_s() + TIMEOUT_S
     while True:
         try:
@@ -152,11 +174,13 @@ def place_of(message: Message) -> tuple[str, int]:
     return str(message.topic()), int(message.partition() or 0)
 
 
-def _partitions(consumer: Consumer, topics: tuple[str, ...]) -> list[TopicPartition]:
-    partitions = []
+def _partitions(consumer: Consumer, topics: Sequence[str]) -> Sequence[tuple[str, int]]:
+    listed = consumer.list_topics(timeout=TIMEOUT_S).topics if len(topics) > _FEW_TOPICS else {}
+    partitions: list[tuple[str, int]] = []
     for topic in topics:
-        metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        # The list has no topic that is missing or not to be seen: the request for it says which.
+        metadata = listed.get(topic) or consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
             raise KafkaException(metadata.error)
-        partitions += [TopicPartition(topic, partition) for partition in metadata.partitions]
+        partitions += [(topic, partition) for partition in metadata.partitions]
     return partitions

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from service.errors import SourceError
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
-from service.kafka.offsets import place_of
+from service.kafka.offsets import at_time, edges_of, place_of
 from service.settings import Kafka
 
 Watch = Callable[[int, int], object]
@@ -72,22 +72,18 @@ def _assign(
     """Assign the partitions to the consumer; return the end of each that has records to read, and the number of offsets."""
     existing = consumer.list_topics(timeout=TIMEOUT_S).topics
     places = [(name, number) for name in names if name in existing for number in existing[name].partitions]
+    if begin is not None:
+        places = [place for place in places if place in begin]
+    # -1 and -2 would be the end and the begin of the partition. No record is older than 0.
+    first = at_time(consumer, places, max(0, since_ms)) if since_ms is not None else {}
     ends, plan = {}, []
-    for topic, partition in places:
-        if begin is not None and (topic, partition) not in begin:
-            continue
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
-        start = low if begin is None else max(low, begin[topic, partition])
+    for place, (low, high) in edges_of(consumer, places).items():
+        start = low if begin is None else max(low, begin[place])
         if since_ms is not None:
-            # In Kafka's protocol, -1 asks for the end of the partition and -2 for its begin. No record is older than 0.
-            place = TopicPartition(topic, partition, max(0, since_ms))
-            [at] = consumer.offsets_for_times([place], timeout=TIMEOUT_S)
-            if at.error is not None:  # its offset is negative, as for a time after the last record
-                raise KafkaException(at.error)
-            start = max(low, at.offset) if at.offset >= 0 else high
+            start = max(low, first[place]) if first[place] >= 0 else high
         if start < high:
-            ends[topic, partition] = high
-            plan.append(TopicPartition(topic, partition, start))
+            ends[place] = high
+            plan.append(TopicPartition(*place, start))
     consumer.assign(plan)
     return ends, sum(ends[place.topic, place.partition] - place.offset for place in plan)
 

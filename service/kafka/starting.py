@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 
 from service.errors import SettingsError
 from service.kafka import clients
-from service.kafka.clients import TIMEOUT_S
-from service.kafka.offsets import Edges, edges, edges_now
+from service.kafka.offsets import Edges, at_time, edges, edges_now
 from service.micro_batch import Offsets, at, each, format_offsets
 from service.settings import Kafka
 from service.units import format_time
@@ -91,11 +90,9 @@ def _given(starting: Mapping[str, Mapping[int, int]], ends: Edges) -> Offsets:
 
 def _at(consumer: Consumer, time_ms: int, ends: Edges) -> Offsets:
     """Return the offset of the first record of a time or later, by the broker's time; the end without one."""
-    places = [TopicPartition(topic, partition, time_ms) for topic, partition, _ in each(ends)]
+    found = at_time(consumer, [(topic, partition) for topic, partition, _ in each(ends)], time_ms)
     result: dict[str, dict[int, int]] = {}
-    for found in consumer.offsets_for_times(places, timeout=TIMEOUT_S):
-        if found.error is not None:
-            raise KafkaException(found.error)
-        end = ends[found.topic][found.partition][1]
-        result.setdefault(found.topic, {})[found.partition] = found.offset if 0 <= found.offset < end else end
+    for topic, partition, (_, end) in each(ends):
+        offset = found[topic, partition]
+        result.setdefault(topic, {})[partition] = offset if 0 <= offset < end else end
     return result

@@ -47,7 +47,8 @@ Place = tuple[str, int]
 
 def require_newest(kafka: Kafka, count: int, purpose: str) -> Source:
     """Return the last `count` records of topics that exist. Raises SourceError, also when there is no record."""
-    if missing := [name for name in kafka.topics if name not in topics.describe(clients.admin(kafka), kafka)]:
+    described = topics.describe(clients.admin(kafka), kafka)
+    if missing := [name for name in kafka.topics if name not in described]:
         raise topics.missing(kafka, missing)
     source = newest(kafka, count)
     if not source.size:

@@ -5,10 +5,10 @@ Spark hands it to every executor (`SparkContext.addFile`); there it has the copy
 """
 
 import secrets
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from service.spark.files import Files, Local, local
+from service.spark.handed_out import new_folder
 
 REFERENCE = "reference"
 _SNAPSHOT = ".arrow"
@@ -65,7 +66,7 @@ class SharedFolder:
 
 
 class RemoteFolder:
-    """A folder on HDFS, S3 or another file system of Hadoop, with copies in a folder of this process.
+    """A folder on HDFS, S3 or another file system of Hadoop, with copies in a folder of this application.
 
     Spark cannot take a file back that it hands out, nor replace it, and new executors fetch all files. So each copy has a name of
     its own, and one that is not used any more is replaced by an empty file.
@@ -74,7 +75,6 @@ class RemoteFolder:
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._context = spark.sparkContext
         self._files = Files(spark, root)
-        self._folder = Path(tempfile.mkdtemp(prefix="tidemark-reference-"))
         self._copies: dict[str, Path] = {}
 
     def __str__(self) -> str:
@@ -105,6 +105,10 @@ class RemoteFolder:
     def path(self, name: str) -> Path:
         copy = self._copies.get(name)
         return copy if copy is not None and copy.exists() else self._hand_out(name, self._files.read(name))
+
+    @cached_property
+    def _folder(self) -> Path:
+        return new_folder()
 
     def _hand_out(self, name: str, content: bytes) -> Path:
         copy = self._folder / f"{name.removesuffix(_SNAPSHOT)}-{secrets.token_hex(4)}{_SNAPSHOT}"

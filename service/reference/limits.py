@@ -23,14 +23,17 @@ _EXAMPLES = 5
 
 
 def durations_ms(column: Any, otherwise: int) -> NDArray[np.int64]:
-    """Parse a column of durations to ms, `otherwise` where it is null."""
-    return _each(column, _duration_ms, otherwise).astype(np.int64)
+    """Parse a column of durations to ms, `otherwise` where it is null.
+
+    So is text that is no duration: a snapshot that is kept while the database is away may be older than the setting.
+    """
+    return _each(column, lambda text: _duration_ms(text) or otherwise, otherwise).astype(np.int64)
 
 
 def faults(table: pa.Table, reference: Reference) -> Iterator[str]:
     """Yield one line for each column with invalid limits, with up to five examples."""
     for name in filter(None, (reference.session_gap, reference.expected_interval)):
-        wrong = [text for text in _texts(table, name) if not _is_duration(text)]
+        wrong = [text for text in _texts(table, name) if not _duration_ms(text)]
         yield from _fault(name, "must be a duration above 0, such as '30 s' or 30000 (ms)", wrong)
     for measure, (low, high) in reference.ranges.items():
         for name in (low, high):
@@ -64,14 +67,12 @@ def _fault(name: str, rule: str, examples: Sequence[str]) -> Iterator[str]:
 
 
 def _duration_ms(text: str) -> int:
-    return int(text) if text.isdecimal() else parse_duration_ms(text)
-
-
-def _is_duration(text: str) -> bool:
+    """Return the duration, 0 for text that is none and for one that is too long."""
     try:
-        return 0 < _duration_ms(text) <= YEAR_MS
+        duration_ms = int(text) if text.isdecimal() else parse_duration_ms(text)
     except ValueError:
-        return False
+        return 0
+    return duration_ms if duration_ms <= YEAR_MS else 0
 
 
 def _number(text: str) -> float:

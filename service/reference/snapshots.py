@@ -124,12 +124,13 @@ def _fits(snapshot: Snapshot, reference: "Reference", require: Iterable[str]) ->
 
 
 def _source(reference: "Reference") -> bytes:
-    """Return a hash of the query and of the content of the expectations file, if there is one."""
+    """Return a hash of the query, of the columns with limits, and of the content of the expectations file, if there is one."""
     rules = b""
     if reference.expectations is not None:
         with contextlib.suppress(OSError):
             rules = reference.expectations.read_bytes()
-    query = "\0".join([reference.url, reference.query, reference.key, *reference.columns])
+    limits = str((dict(reference.ranges), reference.session_gap, reference.expected_interval))
+    query = "\0".join([reference.url, reference.query, reference.key, *reference.columns, limits])
     return hashlib.sha256(query.encode() + b"\0" + rules).hexdigest().encode()
 
 

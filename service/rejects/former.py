@@ -11,11 +11,10 @@ A checkpoint of version 0.3.0 or before has no such file: all rejects count.
 
 from dataclasses import dataclass, field
 
-from confluent_kafka import TopicPartition
-
 from service.checkpoint.document import Document
 from service.kafka import clients
 from service.kafka.clients import TIMEOUT_S
+from service.kafka.offsets import edges
 from service.micro_batch import Offsets
 from service.rejects.reject_log import Reject
 from service.settings import Kafka
@@ -61,11 +60,6 @@ def read(files: Files | Local) -> Former:
 def _ends(kafka: Kafka) -> Offsets:
     with clients.reading(kafka) as consumer:
         known = consumer.list_topics(timeout=TIMEOUT_S).topics
-        return {
-            topic: {
-                partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)[1]
-                for partition in known[topic].partitions
-            }
-            for topic in dict.fromkeys(map(kafka.rejects_topic, kafka.topics))
-            if topic in known
-        }
+        topics = tuple(topic for topic in dict.fromkeys(map(kafka.rejects_topic, kafka.topics)) if topic in known)
+        found = edges(consumer, kafka.model_copy(update={"topics": topics}))
+    return {topic: {p: end for p, (_, end) in partitions.items()} for topic, partitions in found.items()}

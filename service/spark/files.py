@@ -314,9 +314,14 @@ def unusable(what: str, *, remedy: str) -> CheckpointError | SetupError:
 
 
 def local(root: str) -> Path | None:
-    """The folder of this machine that `root` names; None when it is on another file system."""
-    url = urlsplit(root)
-    return Path(url.path) if url.scheme in {"", "file"} else None
+    """The folder of this machine that `root` names; None when it is on another file system.
+
+    As in Hadoop's Path, a # or ? is a character of the name.
+    """
+    if urlsplit(root).scheme not in {"", "file"}:
+        return None
+    path = root.removeprefix("file:")
+    return Path(f"/{path[2:].partition('/')[2]}" if path.startswith("//") else path)
 
 
 def opened(session: "SparkSession", root: str) -> Files | Local:

@@ -5,7 +5,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkFiles
 
 _lock = threading.Lock()
 _handed_out: set[tuple[str, str]] = set()
@@ -22,8 +22,16 @@ def hand_out(context: SparkContext, kind: str, content: bytes) -> str:
     key = str(context.applicationId), name
     with _lock:
         if key not in _handed_out:
-            path = Path(tempfile.mkdtemp(prefix="tidemark-")) / name
+            path = new_folder() / name
             path.write_bytes(content)
             context.addFile(str(path))
             _handed_out.add(key)
     return name
+
+
+def new_folder() -> Path:
+    """Return a folder for files that the driver hands out; Spark removes it when the application ends.
+
+    Executors that come later fetch these files, too: they must be as safe from a clean-up of temporary files as Spark's own.
+    """
+    return Path(tempfile.mkdtemp(prefix="tidemark-", dir=SparkFiles.getRootDirectory()))

@@ -184,7 +184,8 @@ def _split(repository: str) -> tuple[str, dict[str, str]]:
     """Return the address without a login, and the headers that have it."""
     parts = urlsplit(repository)
     if parts.scheme not in _SCHEMES:
-        what = f"The repository {repository!r} has no scheme of {', '.join(_SCHEMES)}"
+        place = repository.rpartition("@")[2].partition("?")[0]  # what is before and behind may be a login
+        what = f"The repository {place!r} has no scheme of {', '.join(_SCHEMES)}"
         raise SetupError(what, remedy=f"Name an address such as {CENTRAL} in {VARIABLE}")
     login, _, host = parts.netloc.rpartition("@")
     headers = {"User-Agent": "tidemark"}

@@ -121,6 +121,29 @@ def test_a_released_lease_is_taken_at_once(writers: Writers) -> None:
     assert writers.get("lease") == second.token
 
 
+def test_a_lease_that_never_expires_is_no_one_s(writers: Writers) -> None:
+    """It was copied into this Redis without its time to live. The epoch refuses its holder, if there is one."""
+    holder = writers.lease("a", "30 s")
+    epoch = holder.acquire()
+    writers.client.persist(f"{writers.prefix}:lease")
+    waiting: list[Waiting] = []
+    assert writers.lease("b", "30 s").acquire(waiting.append, _after(5)) == 2
+    assert waiting == []
+    assert not holder.renew()
+    assert epoch is not None
+    with pytest.raises(FencedError):
+        writers.write(1, epoch)
+
+
+def _after(seconds: float) -> threading.Event:
+    """Return an event that is set so much later."""
+    event = threading.Event()
+    timer = threading.Timer(seconds, event.set)
+    timer.daemon = True
+    timer.start()
+    return event
+
+
 def test_of_writers_that_start_together_one_goes_first_and_epochs_are_never_shared(writers: Writers) -> None:
     epochs: list[int] = []
 

@@ -90,6 +90,15 @@ def test_snapshots_that_no_pointer_names_are_removed_and_their_copies_emptied(sp
     assert in_tasks(spark, again.attributes(), "") == {("a", "site-0"), ("b", None)}, "it is back"
 
 
+def test_a_look_at_the_folder_leaves_nothing_behind_and_copies_are_in_the_folder_of_spark(spark, remote) -> None:
+    root = Path(SparkFiles.getRootDirectory())
+    before = {*root.iterdir()}
+    remote.replace("sent.json", b"{}")
+    assert remote.read("sent.json") == b"{}"
+    assert {*root.iterdir()} == before
+    assert snapshots.store(remote, table("leeds", "a")).path.parents[1] == root
+
+
 def test_a_damaged_snapshot_is_named(spark, remote, tmp_path) -> None:
     snapshot = snapshots.store(remote, table("leeds", "a"))
     for path in (tmp_path / "reference").glob("*.arrow"):

@@ -24,6 +24,24 @@ def test_files_are_committed_as_their_file_system_can(root: str, ending: str) ->
     assert bool(files.manager(root)) == bool(ending)
 
 
+@pytest.mark.parametrize(
+    ("root", "folder"),
+    [
+        ("/srv/tidemark", "/srv/tidemark"),
+        ("/srv/C#/line#1", "/srv/C#/line#1"),
+        ("/srv/which?", "/srv/which?"),
+        ("/srv/100%/a b", "/srv/100%/a b"),
+        ("file:/srv/line#1", "/srv/line#1"),
+        ("file:///srv/line#1?", "/srv/line#1?"),
+        ("file://host/srv", "/srv"),
+        ("hdfs://name-node:8020/srv", None),
+        ("s3a://bucket/line#1", None),
+    ],
+)
+def test_a_folder_of_this_machine_is_the_one_that_hadoop_takes(root: str, folder: str | None) -> None:
+    assert files.local(root) == (folder and Path(folder))
+
+
 def test_the_settings_for_local_files_are_those_that_another_store_replaces() -> None:
     assert session.conf()[files.MANAGER].endswith(".FileSystemBasedCheckpointFileManager")
 

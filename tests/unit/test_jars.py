@@ -1,6 +1,7 @@
 """The jars: what the lock names, what a folder lacks, and how they are fetched without Maven."""
 
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -191,8 +192,11 @@ def test_the_command_fetches_into_the_folder_that_tidemark_jars_names(
     assert main(["jars", "--repository", maven.url]) == 0
     assert capsys.readouterr().out == f"{tmp_path}/jars/spark: 2 jars, 2 of them new\n"
     assert [each.name for each in jars.complete()] == ["one-1.0.jar", "two-1.0.jar"]
-    assert main(["jars", "--repository", "ftp://a.example"]) == SetupError.status
-    assert "has no scheme of http" in capsys.readouterr().err
+    for address in ("ftp://a.example", "ci:s3cret@a.example/maven", "a.example/maven?token=s3cret"):
+        assert main(["jars", "--repository", address]) == SetupError.status
+        refusal = capsys.readouterr().err
+        assert re.search(r"a\.example.* has no scheme of http", refusal)
+        assert "s3cret" not in refusal
 
 
 def test_another_version_may_be_there_and_none_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

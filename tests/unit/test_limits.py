@@ -1,10 +1,13 @@
 """Limits of a device's own: what they may be written as, and what is no limit."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from service.errors import ReferenceDataError
+from service.reference import snapshots
 from service.reference.limits import durations_ms, faults
 from service.settings import Reference
 
@@ -26,7 +29,29 @@ def test_a_duration_has_a_unit_or_is_in_milliseconds_and_null_is_none() -> None:
     assert durations_ms(pa.array([], pa.string()), 7).tolist() == []
 
 
-@pytest.mark.parametrize("text", ["0", "-5", "0 s", "soon", "", "5 parsecs", "400 d", "1.5"])
+NO_DURATIONS = ["0", "-5", "0 s", "soon", "", "5 parsecs", "400 d", "1.5", "9" * 5000]
+
+
+@pytest.mark.parametrize("text", NO_DURATIONS)
+def test_what_is_no_duration_is_none_in_a_snapshot_of_before_the_setting(text: str) -> None:
+    assert durations_ms(pa.array(["30 s", text]), -1).tolist() == [30_000, -1]
+
+
+@pytest.mark.parametrize(
+    "change", [{"session_gap": "gap"}, {"expected_interval": "gap"}, {"ranges": {"t": ("low", "gap")}}]
+)
+def test_data_that_has_not_changed_is_validated_again_when_a_column_becomes_a_limit(
+    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "fetch", lambda *_: table(gap=["30 s", "soon"], low=["1", "2"]))
+    spark: Any = None
+    snapshots.load(spark, reference(), tmp_path)
+    for fresh_ms in (0, 60_000):
+        with pytest.raises(ReferenceDataError, match=r"gap: must be a .* such as .*'soon'"):
+            snapshots.load(spark, reference(**change), tmp_path, fresh_ms=fresh_ms)
+
+
+@pytest.mark.parametrize("text", NO_DURATIONS)
 def test_what_is_no_duration_is_named(text: str) -> None:
     problems = list(faults(table(gap=["30 s", text, None]), reference(session_gap="gap")))
     assert problems == [

@@ -1,14 +1,16 @@
 """The manifest as a value: what a start must have in common with its checkpoint, and what the refusal says."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.checkpoint import manifest
+from service.checkpoint import manifest, resume
 from service.checkpoint.manifest import Manifest
 from service.errors import CheckpointError
+from service.micro_batch import format_offsets
 from service.spark.files import Local
 from tests.stream.records import make_settings
 
@@ -82,3 +84,18 @@ def test_a_manifest_of_a_later_format_names_the_version_that_reads_it(tmp_path: 
     (tmp_path / manifest.NAME).write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=r"is of format 3, this version reads 0, 1 or 2. Start version 3\.0"):
         manifest.read(Local(tmp_path))
+
+
+def test_a_new_checkpoint_without_a_topic_that_was_read_is_refused_by_the_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = {"readings": {0: 3}, "meters": {0: 7, 1: 0}}
+    monkeypatch.setattr(resume.clients, "reading", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(resume.redis_link, "progress", lambda *_: [format_offsets(read).encode()])
+    monkeypatch.setattr(resume, "edges", lambda *_: {"readings": {0: (0, 9)}})
+    with pytest.raises(CheckpointError, match=r"read again: meters\[0\] is not read \(kafka\.topics\)\. "):
+        resume._require_all_of_it(make_settings(tmp_path))
+    monkeypatch.setattr(
+        resume, "edges", lambda *_: {topic: dict.fromkeys(each, (0, 9)) for topic, each in read.items()}
+    )
+    resume._require_all_of_it(make_settings(tmp_path))

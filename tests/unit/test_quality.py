@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from load.fleet.payloads import PAGE
 from service.commands import check
-from service.errors import SchemaError, SetupError
+from service.errors import SchemaError, SetupError, SourceError
 from service.monitoring.home_page import Quality
 from service.monitoring.metrics import Metrics
 from service.quality import sample, validation
 from service.quality import suite as suites
 from service.quality.profile import draw
 from service.quality.suite import pattern
+from service.settings import Kafka
 from tests import minimal
 from tests.examples import examples
 
@@ -335,3 +336,17 @@ def test_the_page_says_why_there_is_none() -> None:
     page.show(b"<html>")
     page.failed("again")
     assert page.answer() == (200, b"<html>", "text/html; charset=utf-8")
+
+
+def test_many_topics_are_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Kafka] = []
+    kafka = Kafka(bootstrap="127.0.0.1:1", topics=tuple(f"t{number}" for number in range(100)))
+
+    def describe(_client: object, kafka: Kafka) -> list[str]:
+        asked.append(kafka)
+        return [*kafka.topics[1:]]
+
+    monkeypatch.setattr(sample.topics, "describe", describe)
+    with pytest.raises(SourceError, match="t0 does not exist"):
+        sample.require_newest(kafka, 10, "look at")
+    assert len(asked) == 1
