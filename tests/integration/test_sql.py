@@ -206,6 +206,9 @@ def test_only_the_keys_that_a_predicate_allows_are_read(ask: Ask, read: dict[str
         ("select * from devices d where exists (select 1 from windows where key = d.device and device = 'pump-07')", 1),
         ("select * from windows where key = 'pump-07' union all select * from windows where view = 'all_1m'", 6),
         ("select w from windows w where key = 'pump-07'", 3),
+        ("select * from windows where key = 'PUMP-07' collate nocase", 3),
+        ("select * from windows where key in ('PUMP-07' collate nocase)", 3),
+        ("select g from windows as w(a, b, c, d, e, f, g) where c = 'pump-07'", 3),
         ("select columns('me.*') from windows where key = 'pump-07'", 3),
         ("from windows where key = 'pump-07'", 3),
         ("pivot (from windows where view = 'device_1m') on final in (true, false) using max(max) group by key", 40),
@@ -443,6 +446,7 @@ def kept(values: Values, tmp_path: Path) -> Settings:
         (f'"end" <= {START} + interval 1 minute', 2),
         ("key = 'it''s \"b\"'", 1),
         ("view = 'nobody'", 0),
+        ("start >= '0900-01-01' and start < '290000-01-01'", 4),
     ],
 )
 def test_the_history_of_an_outlet_has_the_newest_revision_of_each_window(kept: Settings, where: str, rows: int) -> None:
@@ -485,6 +489,7 @@ def test_local_days_are_asked_for_by_their_times(redis_server: Redis, prefix: st
     assert ask("true") == days
     assert ask("final") == days[:2]
     assert ask(f"start >= {noon}") == days[2:]
+    assert ask("start >= '9999-12-31'") == []
     assert ask(f'"end" >= {noon}') == days[1:]
     assert ask(f'"end" <= {noon} and start < {noon}') == days[:1]
     made.client.close()
