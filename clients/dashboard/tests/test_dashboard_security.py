@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from world import Answers, World
 
 from load.fleet.payloads import PAGE, TERMINAL
-from tidemark_dashboard import runbook, security
+from tidemark_dashboard import command, runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.security import Sessions, Token, cookie_of
@@ -308,6 +308,29 @@ def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Pa
             given.check()
     Options(address="10.0.0.7", token_file=good).check()
     Options(service="http://[::1]:9400/?pipeline=plant", prometheus="https://u:p@prom/x").check()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--redis", "localhost:6379"], "--redis: the URL has no scheme of Redis"),
+        (["--redis", "redis://h1,h2"], "give --cluster"),
+        (["--redis", "redis://h:6379/0?socket_timeout=x"], "--redis: Invalid value for 'socket_timeout'"),
+        (["--redis", "redis://:hunter2/3@h:6379"], "write %2F for /"),
+        (
+            ["--certificate", "/nowhere/cert", "--key", "/nowhere/key"],
+            "--certificate /nowhere/cert, --key /nowhere/key:",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_a_line_and_status_2(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--port", "0", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("tidemark-dashboard: ")
+    assert text in line
+    assert "hunter2" not in line
 
 
 def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World, options: Options) -> None:
