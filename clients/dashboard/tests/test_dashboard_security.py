@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -331,6 +334,16 @@ def test_an_option_that_cannot_be_used_is_a_line_and_status_2(
     assert line.startswith("tidemark-dashboard: ")
     assert text in line
     assert "hunter2" not in line
+
+
+def test_the_end_by_ctrl_c_is_no_error() -> None:
+    words = ["-m", "tidemark_dashboard", "--port", "0", "--redis", "redis://127.0.0.1:1", "--service", ""]
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "The page: " in process.stderr.readline()
+        time.sleep(1.0)  # uvicorn takes signals from now on
+        process.send_signal(signal.SIGINT)
+        assert (process.stderr.read(), process.wait(30)) == ("", 130)
 
 
 def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World, options: Options) -> None:

@@ -28,7 +28,7 @@ _log = logging.getLogger("tidemark_dashboard")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used."""
+    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used, 130 after Ctrl-C."""
     handler = logging.StreamHandler()
     handler.addFilter(Bounded())
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -40,6 +40,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionsError as error:
         print(f"tidemark-dashboard: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except KeyboardInterrupt:  # uvicorn gives it on when it has stopped
+        return 130
     return 0
 
 
