@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark_client import AsyncClient, View, Window
+from tidemark_client import AsyncClient, Device, View, Window, Written
 from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
@@ -89,6 +89,17 @@ def fleet_of(standings: dict[str, Standing], measures: tuple[str, ...] = ("tempe
         fleet._replace(None, standing, each)
         fleet._is_sorted = False
     return fleet
+
+
+def test_facts_that_no_device_has_any_more_take_no_memory() -> None:
+    fleet = fleet_of({})
+    for batch in range(5_000):
+        facts = {"serviced": str(batch // 2)}
+        for name in ("a", "b"):
+            written = Written(1, batch, 1)
+            fleet._put(name, Device(name, "online", 500, None, "r", facts, {}, None, skewed=False, written=written))
+    assert len(fleet._facts) < 1_000
+    assert fleet._devices["a"].facts is fleet._devices["b"].facts, "equal facts are one object"
 
 
 FLEET = {
