@@ -368,6 +368,19 @@ def test_the_login_of_an_address_is_on_no_page() -> None:
         assert address in reason
 
 
+def test_a_process_of_several_pipelines_is_named_with_what_to_give() -> None:
+    async def ask() -> Service:
+        service = Service("http://svc:9400", "", asyncio.Event(), lambda: None)
+        transport = httpx2.MockTransport(
+            lambda _: httpx2.Response(200, text='{"pipelines": {"plant": {}, "fleet": {}}}')
+        )
+        async with httpx2.AsyncClient(transport=transport) as client:
+            await service._ask_service(client)
+        return service
+
+    assert "has the pipelines plant, fleet: --service ends with" in asyncio.run(ask()).health.reason
+
+
 def test_the_login_of_an_address_is_not_in_the_message_that_refuses_it() -> None:
     with pytest.raises(OptionsError, match="'svc:9400'") as caught:
         Options(service="u:hunter2@svc:9400").check()
