@@ -1,14 +1,20 @@
 """Nothing that a device writes acts on the terminal of who reads it."""
 
 import json
+import os
+import subprocess
+import sys
 from decimal import Decimal
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from load.fleet.payloads import PAGE, TERMINAL
+from load.testbed import to_toml
 from service.printing import document, printable, say
+from tests import minimal
 from tidemark_sql import command as sql
 
 
@@ -32,6 +38,20 @@ def test_a_document_says_the_same_and_is_plain_text(payload: str) -> None:
 def test_what_is_harmless_is_printed_as_it_is() -> None:
     assert printable("S\u00fcd \u6e29\u5ea6 \U0001f321 a|b") == "S\u00fcd \u6e29\u5ea6 \U0001f321 a|b"
     assert printable("a\x1b[2Jb\n") == r"a\x1b[2Jb\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"), [((), ["place", "S\u00fcd \\u6e29", "1 row"]), (("--csv",), ["place", "S\u00fcd \\u6e29"])]
+)
+def test_characters_that_the_output_has_not_are_escaped(
+    form: tuple[str, ...], lines: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(to_toml(minimal.document()))
+    words = ["-m", "service.cli", "sql", "--config", path, *form, "select 'S\u00fcd \u6e29' as place"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([sys.executable, *words], env=environment, check=True, capture_output=True, timeout=120)
+    assert done.stdout.decode("latin-1").split() == " ".join(lines).split()
 
 
 def test_a_sum_of_whole_numbers_is_a_number_in_json(capsys: pytest.CaptureFixture[str]) -> None:
