@@ -69,3 +69,13 @@ def test_columns_of_one_name_are_all_in_json(capsys: pytest.CaptureFixture[str])
     answer = pa.Table.from_arrays([pa.array([n]) for n in range(4)], names=["start", "start", "start_2", "end"])
     sql.show(answer, "json")
     assert json.loads(capsys.readouterr().out) == [{"start": 0, "start_2": 1, "start_2_2": 2, "end": 3}]
+
+
+def test_the_time_between_two_times_is_a_length(capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = ["1 day 01:30:00.250", "-00:00:02.500", "14 months 2 days 00:00:00.000"]
+    text = "select timestamptz '2026-11-22 01:30:00.25Z' - timestamptz '2026-11-21 00:00:00Z' a, to_milliseconds(-2500) b, "
+    answer = duckdb.connect().execute(text + "interval '14 months 2 days' c").to_arrow_table()
+    sql.show(answer, "json")
+    assert json.loads(capsys.readouterr().out) == [dict(zip("abc", lengths, strict=True))]
+    sql.show(answer, "csv")
+    assert capsys.readouterr().out.splitlines() == ["a,b,c", ",".join(lengths)]
