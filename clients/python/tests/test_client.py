@@ -659,6 +659,12 @@ def test_the_open_session_is_open(client: Any, server: Server) -> None:
     device(server, "d1", session=str(T0))
     assert client.session("d1") is None
     assert client.session("d1", T0).state == "closed"
+    earlier = T0 - 5_000
+    changed = {"state": "merged", "reason": "merged", "merged_into": earlier}
+    server.redis.hset(f"tidemark:session:d1:{T0}", mapping=changed)
+    opened = {**fields, "start": earlier, "state": "open", "reason": "", "closed_by": ""}
+    server.redis.hset(f"tidemark:session:d1:{earlier}", mapping={**opened, "revision": 0, **STAMP})
+    assert client.session("d1").start == earlier, "a late reading has begun it earlier; the device is not written yet"
 
 
 def test_close_ends_what_follows(connect: Any, server: Server) -> None:
