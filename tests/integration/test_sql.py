@@ -277,6 +277,7 @@ def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys
         ("attach 'x.db'", "is no SELECT"),
         ("set enable_external_access = true", "is no SELECT"),
         ("select * from read_csv('/etc/passwd')", "disabled"),
+        ("select * from windows semi join query_table('history') using (key)", "Name the tables in FROM"),
         ("select * from '/etc/passwd'", "Table with name /etc/passwd does not exist"),
         ("select mean + key from windows where key = 'pump-07'", "No function matches"),
         ("select 'a'::int from windows where key = 'pump-07'", "Could not convert"),

@@ -51,6 +51,8 @@ _NO_VALUES = {
     "COLLATE",
 }
 """Classes of expressions that are no values before the statement runs, or are equal to other texts, too."""
+_QUERIES = {"query", "query_table", "json_execute_serialized_sql"}
+"""Functions whose arguments name tables, of which the tree has none."""
 _ALL_COLUMNS = {"STAR", "POSITIONAL_REFERENCE"}
 _MIRRORED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -189,6 +191,9 @@ class _Walk:
             self._select(tree)
         if kind == "BASE_TABLE" and id(tree) not in self._bounded:
             self._use(tree, Bounds())
+        if tree.get("class") == "FUNCTION" and (name := tree["function_name"].lower()) in _QUERIES:
+            what = f"{name}() names its tables when it runs, and they would be read as empty"
+            raise QuestionError(what, remedy="Name the tables in FROM")
         if tree.get("class") == "COLUMN_REF":
             self.columns.update(name.lower() for name in tree["column_names"])
         if "using_columns" in tree:
