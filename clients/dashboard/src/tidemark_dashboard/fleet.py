@@ -167,9 +167,6 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._devices)
 
-    def __contains__(self, device: str) -> bool:
-        return device in self._devices
-
     @property
     def columns(self) -> list[str]:
         """The reference's columns that devices have."""
