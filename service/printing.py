@@ -16,8 +16,8 @@ def printable(text: str) -> str:
 
 
 def say(line: object) -> None:
-    """Print one line on standard output. Characters outside of the output's encoding are escaped, too."""
-    print(printable(str(line)).encode(errors="backslashreplace").decode())  # noqa: T201
+    """Print one line on standard output."""
+    print(printable(str(line)))  # noqa: T201
 
 
 def aligned(rows: Sequence[Sequence[str]], *, is_right: bool = False) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The entries of a process: a shell's, spark-submit's, and `main` for both."""
 
+import io
 import logging
 import os
 import sys
@@ -42,6 +43,8 @@ def daemon() -> None:
 def program() -> None:
     """The entry for a shell: `tidemark`, and `python -m service.cli`."""
     _keep_private()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error: characters outside of the encoding are escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     _leave(main())
 
 

@@ -26,8 +26,9 @@ def options(settings: Settings, config: Path) -> list[str]:
     Without the user and the password of the settings: they may write, and the page only reads.
     """
     redis = settings.redis
-    url = urlsplit(redis.url.get_secret_value())
-    address = url._replace(netloc=url.netloc.rpartition("@")[2]).geturl()
+    url = redis.url.get_secret_value()
+    netloc = urlsplit(url).netloc
+    address = url.replace(netloc, netloc.rpartition("@")[2], 1)  # geturl() makes unix:/path of unix:///path
     found = ["--redis", address, "--prefix", redis.prefix]
     if settings.metrics.port:  # else nobody knows which port the service has
         found += ["--service", f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"]

@@ -58,7 +58,8 @@ class ActivityLog:
         with self._lock:
             self._starts += 1
             starts = self._starts
-            self._begin_s = clock.monotonic_s()
+            if starts == 1:  # the sums of a later query go on with those of the one before
+                self._begin_s = clock.monotonic_s()
         place = self._place(position)
         fields = {"epoch": epoch, "starts": starts}
         if starts > 1:

@@ -9,7 +9,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from service import clock
@@ -70,7 +70,8 @@ class _Counts:
 
     at_ms: int
     at_s: float
-    records: float = 0.0
+    records: float = math.nan
+    """NaN for a pipeline that an operator has stopped: it shows no counters."""
     rejects: dict[str, float] = field(default_factory=dict)
     latency: dict[float, float] = field(default_factory=dict)
     """Cumulative, by upper bound in seconds."""
@@ -129,7 +130,7 @@ class Course:
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
         self._lock = threading.Lock()
-        nothing = _Counts(clock.now_ms(), clock.monotonic_s())
+        nothing = self._last = _Counts(clock.now_ms(), clock.monotonic_s(), 0.0)
         self._rings = {name: _Ring(*each, nothing) for name, each in RINGS.items()}
         self._recent: deque[_Counts] = deque([nothing], maxlen=RECENT_S // RINGS["hour"][0] + 1)
         self._firing: dict[tuple[str, str], Mark] = {}
@@ -139,6 +140,9 @@ class Course:
         """Add the samples of now, and the alerts that fire: by name and labels, since when."""
         counts, gauges, changes = _read(families)
         with self._lock:
+            if math.isnan(counts.records):
+                counts = replace(self._last, at_ms=counts.at_ms, at_s=counts.at_s)
+            self._last = counts
             if self._rings["hour"].add(counts, gauges):
                 self._recent.append(counts)
             self._rings["day"].add(counts, gauges)
@@ -188,7 +192,7 @@ def _read(families: "Iterable[Metric]") -> tuple[_Counts, _Gauges, dict[str, Any
             value, labels = float(sample.value), sample.labels
             match sample.name:
                 case "tidemark_records_total":
-                    counts.records += value
+                    counts.records = value
                 case "tidemark_rejects_total":
                     counts.rejects[labels["reason"]] = value
                 case "tidemark_event_to_redis_seconds_bucket":

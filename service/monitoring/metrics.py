@@ -21,7 +21,7 @@ from service.admission import readings
 from service.admission.schema_catalog import LOOK_UPS
 from service.monitoring.part_metrics import EventTime, Outlets, Quality, Schedule, Views
 from service.monitoring.resource_metrics import ProcessMetrics, StoreMetrics
-from service.monitoring.series import Series
+from service.monitoring.series import Series, replace
 from service.pipeline import failure
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.pipeline.term import TermMetrics
@@ -339,10 +339,7 @@ class Metrics(TermMetrics):
 
     def lags(self, lags: "Offsets") -> None:
         """Replace the lags of all partitions."""
-        self.lag.clear()
-        for topic, partitions in lags.items():
-            for partition, records in partitions.items():
-                self.lag.labels(topic, partition).set(records)
+        replace(self.lag, {(topic, str(p)): records for topic, each in lags.items() for p, records in each.items()})
 
     def asked(self, asked_ms: int) -> None:
         """Note when Kafka was asked for the shown lags."""
@@ -406,8 +403,7 @@ class Metrics(TermMetrics):
         self.reference_age.set_function(age_s)
         self.reference_rows.set(rows)
         if version != self._reference:
-            self.reference_info.clear()
-            self.reference_info.labels(version).set(1)
+            replace(self.reference_info, {(version,): 1})
             self._reference = version
 
     def note(self, part: str, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from service import clock
-from service.monitoring.series import Series
+from service.monitoring.series import Series, replace
 from service.outlets.delivery import Progress as Delivery
 
 if TYPE_CHECKING:
@@ -196,9 +196,7 @@ class Quality:
     def checks(self, met: Mapping[str, bool], readings: int, now_s: float) -> None:
         """Replace the results of the last check by the results of a new one."""
         self.met.set(sum(met.values()) / len(met) if met else math.nan)
-        self.each.clear()
-        for label, is_met in met.items():
-            self.each.labels(label).set(is_met)
+        replace(self.each, {(label,): is_met for label, is_met in met.items()})
         self.sampled.set(readings)
         self.checked.set(now_s)
 

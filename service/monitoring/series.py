@@ -1,6 +1,6 @@
 """Counters and gauges of one registry, with the names of this service."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -24,3 +24,12 @@ class Series:
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"tidemark_{name}", text, labels, registry=self._registry)
+
+
+def replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+    """Set the series of a gauge, by the values of its labels, and remove all others. A scrape meanwhile finds all that stay."""
+    [family] = gauge.collect()
+    for gone in {tuple(sample.labels.values()) for sample in family.samples} - values.keys():
+        gauge.remove(*gone)
+    for labels, value in values.items():
+        gauge.labels(*labels).set(value)

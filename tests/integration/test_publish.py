@@ -283,6 +283,17 @@ def test_the_feed_loses_entries_that_are_too_old(redis_server: Redis, prefix: st
     assert sum(int(entry_id.partition("-")[0]) > hour_ago_ms for entry_id in ids) == 201
 
 
+def test_a_reader_that_has_read_all_loses_nothing_by_a_silence(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, feed_retain="1 h")
+    long_ago_ms = time.time_ns() // 1_000_000 - 100 * 3_600_000
+    for number in range(100):  # a whole node, which Redis can remove
+        last = target.client.xadd(target.key("changes"), {"kind": "window", "keys": "[]"}, id=f"{long_ago_ms}-{number}")
+    target.write(1, window([1.0]))
+    target.write(2, window([1.0, 2.0]))
+    oldest, *_, newest = [entry_id for entry_id, _ in target.client.xrange(target.key("changes"))]
+    assert oldest <= last < newest, "an oldest entry that is newer says that entries were lost"
+
+
 def test_a_devices_sessions_are_listed_until_they_expire(target: Target) -> None:
     name = "a:b-1"
 

@@ -206,6 +206,9 @@ def test_only_the_keys_that_a_predicate_allows_are_read(ask: Ask, read: dict[str
         ("select * from devices d where exists (select 1 from windows where key = d.device and device = 'pump-07')", 1),
         ("select * from windows where key = 'pump-07' union all select * from windows where view = 'all_1m'", 6),
         ("select w from windows w where key = 'pump-07'", 3),
+        ("select * from windows where key = 'PUMP-07' collate nocase", 3),
+        ("select * from windows where key in ('PUMP-07' collate nocase)", 3),
+        ("select g from windows as w(a, b, c, d, e, f, g) where c = 'pump-07'", 3),
         ("select columns('me.*') from windows where key = 'pump-07'", 3),
         ("from windows where key = 'pump-07'", 3),
         ("pivot (from windows where view = 'device_1m') on final in (true, false) using max(max) group by key", 40),
@@ -274,6 +277,7 @@ def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys
         ("attach 'x.db'", "is no SELECT"),
         ("set enable_external_access = true", "is no SELECT"),
         ("select * from read_csv('/etc/passwd')", "disabled"),
+        ("select * from windows semi join query_table('history') using (key)", "Name the tables in FROM"),
         ("select * from '/etc/passwd'", "Table with name /etc/passwd does not exist"),
         ("select mean + key from windows where key = 'pump-07'", "No function matches"),
         ("select 'a'::int from windows where key = 'pump-07'", "Could not convert"),
@@ -443,6 +447,7 @@ def kept(values: Values, tmp_path: Path) -> Settings:
         (f'"end" <= {START} + interval 1 minute', 2),
         ("key = 'it''s \"b\"'", 1),
         ("view = 'nobody'", 0),
+        ("start >= '0900-01-01' and start < '290000-01-01'", 4),
     ],
 )
 def test_the_history_of_an_outlet_has_the_newest_revision_of_each_window(kept: Settings, where: str, rows: int) -> None:
@@ -485,6 +490,7 @@ def test_local_days_are_asked_for_by_their_times(redis_server: Redis, prefix: st
     assert ask("true") == days
     assert ask("final") == days[:2]
     assert ask(f"start >= {noon}") == days[2:]
+    assert ask("start >= '9999-12-31'") == []
     assert ask(f'"end" >= {noon}') == days[1:]
     assert ask(f'"end" <= {noon} and start < {noon}') == days[:1]
     made.client.close()

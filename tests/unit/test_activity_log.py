@@ -139,6 +139,21 @@ def test_a_minute_has_one_line_with_its_sums(settings: Settings, caplog: Any, mo
     assert line.startswith("In 60 s: 0 rows (0.0/s) in 0 batches, p99 from Kafka to Redis -, lag unknown, 0 rejects, ")
 
 
+def test_a_query_that_starts_again_leaves_the_time_of_the_sums_as_it_was(
+    log: ActivityLog, settings: Settings, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Clock(monkeypatch)
+    log.query_starts(7, None, settings.views)
+    log.batch(report(0, 600))
+    time.now_s += 50
+    log.query_starts(7, Position(1, {}, is_repeated=True), settings.views)
+    time.now_s += 10
+    messages(caplog)
+    log.look()
+    [line] = messages(caplog)
+    assert line.startswith("In 60 s: 600 rows (10/s) in 1 batches")
+
+
 def test_a_percentile_is_the_bound_of_its_bucket() -> None:
     counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
     assert percentile(counts, 0.99) == "-"

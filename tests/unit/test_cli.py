@@ -154,6 +154,24 @@ def test_dashboard_takes_settings_and_further_options(tmp_path: Path, capsys: py
     assert "give a --token-file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@redis:6379/3", "redis://redis:6379/3"),
+        ("unix:///run/redis.sock?db=3", "unix:///run/redis.sock?db=3"),
+        ("unix://user:secret@/run/redis.sock", "unix:///run/redis.sock"),
+        ("redis+sentinel://user:secret@a:1,b:2/primary/0", "redis+sentinel://a:1,b:2/primary/0"),
+    ],
+)
+def test_dashboard_gets_the_place_of_redis_without_the_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
+) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(GOOD)
+    monkeypatch.setenv("TIDEMARK_REDIS__URL", url)
+    assert dashboard.options(settings.load(path), path)[:2] == ["--redis", shown]
+
+
 @pytest.mark.parametrize("words", [("dashboard",), ("sql", "show tables")])
 def test_a_command_of_an_extra_says_how_to_get_it(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

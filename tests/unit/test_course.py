@@ -189,6 +189,19 @@ def test_the_document_is_served_with_the_batches_of_the_service(time: Time) -> N
     assert document["total"]["rejects"]["late"] == document["recent"]["rejects"]["late"] == 2
 
 
+def test_a_pipeline_that_is_stopped_for_a_while_counts_on_from_where_it_was(time: Time) -> None:
+    monitor = Monitor(Metrics(), Status("plant"))
+    monitor.metrics.batch_ends(REPORT)
+    for step in (lambda: None, lambda: monitor.ended(None), monitor.begins):
+        step()
+        time.s += 10
+        monitor.course()
+    document = monitor.course()
+    assert [each["rate"] for each in rows(document)] == [REPORT.micro_batch.rows / 10, 0.0, 0.0]
+    assert [each["rejects"] for each in rows(document)] == [{"late": 2}, {}, {}]
+    assert [document[name]["records"] for name in ("recent", "total")] == [REPORT.micro_batch.rows] * 2
+
+
 @pytest.mark.parametrize(
     ("share", "counts", "expected"),
     [

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from prometheus_client import Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.admission.readings import REASONS
@@ -130,6 +131,21 @@ def test_every_series_of_a_counter_and_of_a_histogram_exists_before_its_first_ev
     for part in re.findall(r'\bfails\("(\w+)"\)', "".join(each.read_text() for each in SOURCES)):
         made.fails(part)
     assert series() == before
+
+
+def test_a_scrape_misses_no_lag_while_they_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Metrics()
+    made.lags({"r": {0: 5, 1: 6}})
+    shown = []
+    set_ = Gauge.set
+
+    def watched(gauge: Gauge, value: float) -> None:
+        shown.append(len(next(iter(made.lag.collect())).samples))
+        set_(gauge, value)
+
+    monkeypatch.setattr(Gauge, "set", watched)
+    made.lags({"r": {0: 4, 1: 5}})
+    assert shown == [2, 2]
 
 
 def test_a_partition_that_is_gone_leaves_the_lags(scraped: Scraped) -> None:

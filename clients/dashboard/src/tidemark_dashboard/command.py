@@ -28,7 +28,7 @@ _log = logging.getLogger("tidemark_dashboard")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used."""
+    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used, 130 after Ctrl-C."""
     handler = logging.StreamHandler()
     handler.addFilter(Bounded())
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -40,23 +40,26 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionsError as error:
         print(f"tidemark-dashboard: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except KeyboardInterrupt:  # uvicorn gives it on when it has stopped
+        return 130
     return 0
 
 
 def serve(options: Options) -> None:
     """Serve until the process is told to stop. Raises OptionsError."""
     app = build(options)
-    if hasattr(os, "nice"):
-        os.nice(NICE)
-    is_secure = options.certificate is not None
-    if options.token_file and not is_secure and not options.is_loopback:
-        _log.warning(
-            "The token crosses the network unencrypted: give --certificate and --key, or put a proxy with TLS in front"
-        )
-    host = f"[{options.address}]" if ":" in options.address else options.address
-    _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
-    listener = listen(options)
-    server(app, options, listener).run(sockets=[listener])
+    with listen(options) as listener:
+        made = server(app, options, listener)
+        if hasattr(os, "nice"):
+            os.nice(NICE)
+        is_secure = options.certificate is not None
+        if options.token_file and not is_secure and not options.is_loopback:
+            _log.warning(
+                "The token crosses the network unencrypted: give --certificate and --key, or put a proxy with TLS in front"
+            )
+        host = f"[{options.address}]" if ":" in options.address else options.address
+        _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
+        made.run(sockets=[listener])
 
 
 def listen(options: Options) -> Listener:
@@ -69,7 +72,7 @@ def listen(options: Options) -> Listener:
 
 
 def server(app: Starlette, options: Options, listener: Listener) -> uvicorn.Server:
-    """Return the server that runs on the listener."""
+    """Return the server that runs on the listener. Raises OptionsError."""
     config = uvicorn.Config(
         app,
         http=protocol(listener),
@@ -85,6 +88,11 @@ def server(app: Starlette, options: Options, listener: Listener) -> uvicorn.Serv
         proxy_headers=False,
         timeout_graceful_shutdown=STOP_S,
     )
+    try:
+        config.load()
+    except OSError as error:
+        msg = f"--certificate {options.certificate}, --key {options.key}: {error}. Give files in PEM that this user may read"
+        raise OptionsError(msg) from error
     return uvicorn.Server(config)
 
 

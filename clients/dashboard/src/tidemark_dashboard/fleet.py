@@ -167,9 +167,6 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._devices)
 
-    def __contains__(self, device: str) -> bool:
-        return device in self._devices
-
     @property
     def columns(self) -> list[str]:
         """The reference's columns that devices have."""
@@ -294,6 +291,8 @@ class Fleet:
         facts = tuple(device.attributes.items())
         latest = device.latest
         values = tuple(latest[name].value if name in latest else None for name in self.measures)
+        if len(self._facts) > 2 * len(self._devices) + AT_ONCE:  # most are of no device any more
+            self._facts = {each.facts: each.facts for each in self._devices.values()}
         kept = self._facts.setdefault(facts, facts)
         new = Standing(device.status, device.skewed, device.reference, kept, device.last_seen, values)
         if old is None:

@@ -118,10 +118,16 @@ class Service:
     async def _ask_service(self, client: httpx2.AsyncClient) -> None:
         try:
             status = json.loads(await _get(client, f"{self.url}/status{self._query}"))
-            samples = Samples(await _get(client, f"{self.url}/metrics{self._query}"))
+            if isinstance(status, dict) and "pipelines" in status:
+                names = ", ".join(status["pipelines"])
+                msg = (
+                    f"{self.url} has the pipelines {names}: --service ends with the name of one, such as ?pipeline=NAME"
+                )
+                raise ValueError(msg)
             if not isinstance(status, dict) or "batches" not in status:
                 msg = f"{self.url}/status is not what a service of Tidemark answers"
                 raise ValueError(msg)
+            samples = Samples(await _get(client, f"{self.url}/metrics{self._query}"))
             conditions = self.conditions
             if time.monotonic() - self._conditions_asked_s >= CONDITIONS_S - EVERY_S / 2 or self.health.is_away:
                 self._conditions_asked_s = time.monotonic()

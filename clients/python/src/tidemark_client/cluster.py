@@ -16,6 +16,7 @@ REPLICAS = (
     "the connection reads from replicas, which may be behind: a value could go back, or be called final too early"
 )
 _PORT = 6379
+_ESCAPES = "In user and password write %2F for /, %23 for #, %3F for ?, %40 for @"
 _ELSEWHERE = (
     redis.exceptions.AskError,  # also MovedError
     redis.exceptions.TryAgainError,
@@ -33,7 +34,7 @@ def connect(url: str, made_by: Any, node: Callable[[str, int], Any], options: di
     """
     if options.get("read_from_replicas") or options.get("load_balancing_strategy"):
         raise TypeError(REPLICAS)
-    parts = _split(url)
+    parts = split(url)
     login, at, hosts = parts.netloc.rpartition("@")
     options = {**OPTIONS, **options}
     databases = {parts.path.strip("/"), str(options.pop("db", 0)), *parse_qs(parts.query).get("db", [])}
@@ -50,7 +51,7 @@ def connect(url: str, made_by: Any, node: Callable[[str, int], Any], options: di
 
 def single(url: str) -> str:
     """A URL that names one Redis. Raises ArgumentError, without the URL: it may have a password."""
-    parts = _split(url)
+    parts = split(url)
     if parts.scheme not in {"redis", "rediss", "unix"}:
         msg = "the URL has no scheme of Redis: redis://, rediss:// for TLS, unix://, or redis+sentinel:// for sentinels"
         raise ArgumentError(msg)
@@ -60,7 +61,7 @@ def single(url: str) -> str:
     return url
 
 
-def _split(url: str) -> SplitResult:
+def split(url: str) -> SplitResult:
     """The parts of a URL with a port that is a number. Raises ArgumentError."""
     if not isinstance(url, str):
         msg = f"url is of the type {type(url).__name__}: give text, a str"
@@ -69,9 +70,9 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url)
         if "," not in parts.netloc:
             _ = parts.port
-    except ValueError as error:
-        msg = "the URL cannot be read: write redis://user:password@host:6379/0, and an IPv6 address in brackets"
-        raise ArgumentError(msg) from error
+    except ValueError:  # its text may have a part of the password
+        msg = f"the URL cannot be read: write redis://user:password@host:6379/0, and an IPv6 address in brackets. {_ESCAPES}"
+        raise ArgumentError(msg) from None
     return parts
 
 
@@ -127,6 +128,6 @@ def _host(text: str, default: int) -> tuple[str, int]:
     except ValueError:
         name, port = None, None
     if not name:
-        msg = f"{text!r} in the URL is no host: give host:port"
+        msg = f"the URL has no host, or a port that is none: give host:port. {_ESCAPES}"
         raise ArgumentError(msg)
     return f"[{name}]" if ":" in name else name, port or default

@@ -12,15 +12,16 @@ from tidemark_client.values import Device, Session, Window
 
 Value = Union[Window, Session, Device, Aggregate]
 _TIMES = {"start", "end", "first", "last", "last_seen", "session", "complete_from", "merged_into"}
+_TIMES_WITHIN = {"written.updated", "early.at", "early.until"}
 _DURATION = "duration"
 
 
 def to_frame(values: Iterable[Value]) -> Any:
     """A pandas.DataFrame with a row for each value, in their order, and a column for each field. Any: pandas may be absent.
 
-    Times are UTC, a session's `duration` is a Timedelta. Columns of devices and sessions are named as in tidemark sql:
-    `ref.<column>`, `<measure>`, `<measure>.at`, `<measure>.mean`. A column that no value has is left out. Raises ArgumentError
-    where pandas is not installed, and for a value of another class.
+    Times are UTC, a session's `duration` is a Timedelta. Columns of devices and sessions are named as in tidemark sql: `device`,
+    `ref.<column>`, `<measure>`, `<measure>.at`, `<measure>.mean`. A column that no value has is left out, unless it is of times.
+    Raises ArgumentError where pandas is not installed, and for a value of another class.
     """
     try:
         import pandas as pd  # noqa: PLC0415 - an extra
@@ -51,7 +52,7 @@ def _row(value: Value, times: set[str]) -> dict[str, Any]:
             row.update({f"ref.{name}": text for name, text in content.items()})
         elif each.name == "latest":
             for name, reading in content.items():
-                row[name], row[f"{name}.at"] = reading.value, reading.at
+                row[name], row[f"{name}.at"], row[f"{name}.status"] = reading.value, reading.at, reading.status
                 times.add(f"{name}.at")
         elif isinstance(content, Mapping):
             row.update(
@@ -63,7 +64,9 @@ def _row(value: Value, times: set[str]) -> dict[str, Any]:
             )
         elif dataclasses.is_dataclass(content):
             row.update({f"{each.name}.{name}": part for name, part in vars(content).items()})
-            times.update({f"{each.name}.{name}" for name in vars(content)} & {"written.updated"})
+            times.update({f"{each.name}.{name}" for name in vars(content)} & _TIMES_WITHIN)
+        elif each.name == "id":  # a measure may have that name
+            row["device"] = content
         else:
             row[each.name] = None if each.name == "last_seen" and content == 0 else content
             times.update({each.name} & {*_TIMES, _DURATION})

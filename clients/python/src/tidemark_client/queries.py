@@ -307,6 +307,8 @@ def session(device_id: str, start: Time | None = None) -> Query[Session | None]:
                 return None
             named.add(text)
             found = yield from of(store, int(text))
+            while found is not None and found.merged_into is not None and found.merged_into < found.start:
+                found = yield from of(store, found.merged_into)
             if found is not None and found.state == "open":
                 return found
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult
 
 from redis.connection import parse_url
 
-from tidemark_client.cluster import split_hosts
+from tidemark_client.cluster import split, split_hosts
 from tidemark_client.errors import ArgumentError
 
 _SUFFIX = "+sentinel"
@@ -27,7 +27,7 @@ def connect(url: str, made_by: Any, options: dict[str, Any]) -> Any:
     The URL is like redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0, with user and password of the primary.
     `sentinel_kwargs` among the options are for connections to the sentinels, such as their password. Raises ArgumentError.
     """
-    parts = urlsplit(url)
+    parts = split(url)
     name, _, database = parts.path.strip("/").partition("/")
     if not name or not (database or "0").isdigit():
         msg = (

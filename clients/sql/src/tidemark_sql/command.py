@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from service.commands import progress
-from service.printing import aligned, document, printable, say
+from service.printing import aligned, counted, document, printable, say
 from service.settings import Settings
 from tidemark_sql import question
 
@@ -94,8 +94,8 @@ def _csv(answer: pa.Table) -> Iterator[str]:
 
 def _plain(value: Any) -> Any:
     """Return a value for JSON, which has neither times nor NaN."""
-    if isinstance(value, datetime):
-        return _time(value)
+    if isinstance(value, datetime | pa.MonthDayNano):
+        return _text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Decimal):  # also a sum of whole numbers, which DuckDB computes with 128 bits
@@ -124,7 +124,17 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, pa.MonthDayNano):
+        return _length(value)
     return _time(value) if isinstance(value, datetime) else str(value)
+
+
+def _length(value: pa.MonthDayNano) -> str:
+    """Return an interval, such as that between two times, as SQL writes it: 2 days 01:30:00.250."""
+    ms = abs(value.nanoseconds) // 1_000_000
+    time = f"{ms // 3_600_000:02}:{ms // 60_000 % 60:02}:{ms // 1_000 % 60:02}.{ms % 1_000:03}"
+    days = [counted(number, unit) for number, unit in ((value.months, "month"), (value.days, "day")) if number]
+    return " ".join([*days, f"-{time}" if value.nanoseconds < 0 else time])
 
 
 def _time(value: datetime) -> str:

@@ -73,7 +73,7 @@ def _conditions(bounds: Bounds) -> Iterable[ds.Expression]:
 
 
 def _day(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d")
+    return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()  # strftime does not pad the year 900
 
 
 def _newest(rows: pa.Table) -> pa.Table:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import duckdb
 
 from service.errors import QuestionError
+from tidemark_client.arguments import EARLIEST_MS, LATEST_MS
 
 Tree = Mapping[str, Any]
 
@@ -38,8 +39,20 @@ TIMES: Mapping[str, tuple[str, ...]] = {
 }
 """The bounded columns of time, by table."""
 _TIME_TYPES = ("TIMESTAMP", "DATE", "VARCHAR")
-_NO_VALUES = {"COLUMN_REF", "STAR", "SUBQUERY", "PARAMETER", "WINDOW", "LAMBDA", "LAMBDA_REF", "POSITIONAL_REFERENCE"}
-"""Classes of expressions that are no values before the statement runs."""
+_NO_VALUES = {
+    "COLUMN_REF",
+    "STAR",
+    "SUBQUERY",
+    "PARAMETER",
+    "WINDOW",
+    "LAMBDA",
+    "LAMBDA_REF",
+    "POSITIONAL_REFERENCE",
+    "COLLATE",
+}
+"""Classes of expressions that are no values before the statement runs, or are equal to other texts, too."""
+_QUERIES = {"query", "query_table", "json_execute_serialized_sql"}
+"""Functions whose arguments name tables, of which the tree has none."""
 _ALL_COLUMNS = {"STAR", "POSITIONAL_REFERENCE"}
 _MIRRORED = {
     "COMPARE_EQUAL": "COMPARE_EQUAL",
@@ -178,11 +191,15 @@ class _Walk:
             self._select(tree)
         if kind == "BASE_TABLE" and id(tree) not in self._bounded:
             self._use(tree, Bounds())
+        if tree.get("class") == "FUNCTION" and (name := tree["function_name"].lower()) in _QUERIES:
+            what = f"{name}() names its tables when it runs, and they would be read as empty"
+            raise QuestionError(what, remedy="Name the tables in FROM")
         if tree.get("class") == "COLUMN_REF":
             self.columns.update(name.lower() for name in tree["column_names"])
         if "using_columns" in tree:
             self.columns.update(name.lower() for name in tree["using_columns"])
-        is_whole = kind in ("PIVOT", "SHOW_REF") or tree.get("ref_type") == "NATURAL"
+        is_renamed = kind == "BASE_TABLE" and bool(tree["column_name_alias"])
+        is_whole = is_renamed or kind in ("PIVOT", "SHOW_REF") or tree.get("ref_type") == "NATURAL"
         self.is_all |= is_whole or tree.get("class") in _ALL_COLUMNS
         if "cte_map" in tree:
             self.hidden.update(each["key"].lower() for each in tree["cte_map"]["map"])
@@ -240,7 +257,7 @@ class _Walk:
             text = self._text(value) if how == "COMPARE_EQUAL" else None
             return Bounds() if text is None else Bounds({name: frozenset({text})})
         time_us = self._time_us(value)
-        if time_us is None:
+        if time_us is None or not EARLIEST_MS <= time_us // 1000 < LATEST_MS:  # calendars end with the year 9999
             return Bounds()
         floor, ceiling = time_us // 1000, -(-time_us // 1000)
         since = {"COMPARE_EQUAL": ceiling, "COMPARE_GREATERTHAN": floor + 1, "COMPARE_GREATERTHANOREQUALTO": ceiling}

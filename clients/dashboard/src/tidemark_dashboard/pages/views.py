@@ -84,7 +84,7 @@ async def chosen(sources: Sources, query: Query) -> tuple[View, str]:
 def _closed(view: View, newest_start: int, closed_until: int) -> int:
     """The start of a key's newest window that may be closed, on the grid of its newest one."""
     if view.calendar is not None:
-        return next(start for start in view.backwards(newest_start) if start <= 0 or view.end(start) <= closed_until)
+        return min(newest_start, view.last_closed(closed_until))
     after = newest_start + view.window_ms - closed_until
     return newest_start if after <= 0 or view.endless else newest_start - -(-after // view.slide_ms) * view.slide_ms
 

@@ -25,11 +25,12 @@ function element(from, to) {
 
 export function morph(from, to) {
   const keyed = new Map();
-  for (const child of from.children) if (key(child)) keyed.set(key(child), child);
+  for (const child of [...from.children].reverse()) if (key(child)) keyed.set(key(child), child);
   let at = from.firstChild;
   for (const wanted of [...to.childNodes]) {
     const name = key(wanted);
     const found = name ? keyed.get(name) : at && !key(at) && alike(at, wanted) ? at : null;
+    keyed.delete(name); // the next one with the key is another element
     if (found && alike(found, wanted)) {
       if (found === at) at = at.nextSibling;
       else from.insertBefore(found, at);
