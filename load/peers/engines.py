@@ -32,7 +32,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
 }
 """By name: the group of its jars and its main class. A name is also the prefix of its keys in Redis."""
 _MEMORY = {FLINK: "1600m", KAFKA_STREAMS: "2g"}
-"""Of the heap. Flink has 400 MB more outside of it."""
+"""Of the heap. Flink has 400 MB more outside of it, Kafka Streams RocksDB's blocks."""
 _LOGGING = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 # Flink's own `env.java.opts.all` for Java 17, as far as a local job needs it.
 _OPENED = [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.lang", "java.util", "java.time")]
@@ -68,7 +68,6 @@ def settings(name: str, folder: Path, bootstrap: str, redis: str) -> dict[str, s
             "num.stream.threads": CORES,
             "replication.factor": 1,
             "state.dir": folder / name,
-            "dsl.store.suppliers.class": "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers",
             **{f"consumer.{option}": value for option, value in CONSUMER_OPTIONS.items()},
         }
         return own | {f"streams.{option}": str(value) for option, value in streams.items()}

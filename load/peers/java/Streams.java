@@ -3,7 +3,6 @@ package tidemark.peers;
 import com.fasterxml.jackson.databind.*;
 import org.apache.kafka.common.errors.SerializationException;
 import org.apache.kafka.common.serialization.*;
-import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.*;
@@ -12,21 +11,21 @@ import org.apache.kafka.streams.processor.PunctuationType;
 import org.apache.kafka.streams.processor.api.ContextualProcessor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
-import org.apache.kafka.streams.state.SessionStore;
-import org.apache.kafka.streams.state.WindowStore;
 
 import java.io.IOException;
 import java.time.Duration;
 import java.util.Properties;
 import java.util.function.BiFunction;
 
-/** Both works as two aggregations of one topology. Records have the device as their key: nothing is shuffled. */
+/**
+ * Both works as two aggregations of one topology. Records have the device as their key: nothing is shuffled.
+ *
+ * State is in RocksDB, the default: a session store in memory looks through all live sessions for each record (Kafka 4.3).
+ */
 public final class Streams {
     private static final ObjectReader JSON = new ObjectMapper()
         .configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, false).readerFor(Reading.class);
     private static final Duration DELAY = Duration.ofMillis(Settings.DELAY_MS);
-    /** By default a store in memory forgets a session when it closes, and a commit has minutes of a backlog's time (Kafka 4.3). */
-    private static final Duration RETENTION = Duration.ofHours(1);
 
     public static void main(String[] args) throws IOException {
         Settings settings = new Settings(args[0]);
@@ -43,7 +42,7 @@ public final class Streams {
             .groupByKey()
             .windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofMillis(Settings.WINDOW_MS), DELAY))
             .aggregate(Statistics::new, (device, reading, values) -> values.add(reading.temperature),
-                Materialized.<String, Statistics, WindowStore<Bytes, byte[]>>with(Serdes.String(), statistics).withRetention(RETENTION))
+                Materialized.with(Serdes.String(), statistics))
             .suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()))
             .toStream()
             .process(() -> new Rows<>(url, (window, values) ->
@@ -51,7 +50,7 @@ public final class Streams {
         stream.groupByKey()
             .windowedBy(SessionWindows.ofInactivityGapAndGrace(Duration.ofMillis(Settings.GAP_MS), DELAY))
             .aggregate(() -> 0L, (device, reading, count) -> count + 1, (device, one, other) -> one + other,
-                Materialized.<String, Long, SessionStore<Bytes, byte[]>>with(Serdes.String(), Serdes.Long()).withRetention(RETENTION))
+                Materialized.with(Serdes.String(), Serdes.Long()))
             .suppress(Suppressed.untilWindowCloses(BufferConfig.unbounded()))
             .toStream()
             .process(() -> new Rows<>(url, (session, count) -> Redis.session(
