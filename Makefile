@@ -30,15 +30,15 @@ DIST        := $(BUILD)/dist
 
 # A variable that is given becomes the option of its name: SEED=7 is --seed 7. ARGS is for all other options.
 option   = $(if $($1),--$2 $($1))
-OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES,devices) $(call option,SEED,seed) \
+OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES,devices) $(call option,READINGS,readings) $(call option,SEED,seed) \
   $(call option,ID,id) $(call option,ONLY,only) $(call option,INPUTS,inputs) $(call option,WALKS,walks) $(call option,OUTLET,outlet) \
   $(call option,AGAINST,against) $(call option,ROUNDS,rounds) \
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace profile hostile soak silent shapes test-all parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
+VERIFY   := faults cluster pace peers profile hostile soak silent shapes test-all parity sql restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench pace profile faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
+PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak parity sql restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
 
 .PHONY: help setup test test-all check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -195,7 +195,7 @@ JAR_LINE := '{n = split($$2, p, "/"); family = p[1]; for (i = 2; i < n - 2; i++)
 jars:
 	@rm -rf $(BUILD)/lock && mkdir -p $(BUILD)/lock
 	@echo "# Every jar that Tidemark adds to Spark, by \`make jars\` from pom.xml: group, Maven's coordinates, SHA-256." > $(BUILD)/lock/jars.lock
-	@for group in spark broker s3 hdfs former-broker profiler; do \
+	@for group in spark broker s3 hdfs former-broker profiler flink kafka-streams; do \
 	  mvn -q -B -ntp -f deploy/pom.xml -P $$group dependency:copy-dependencies -DincludeScope=runtime \
 	    -Dmdep.useRepositoryLayout=true -DoutputDirectory=$(CURDIR)/$(BUILD)/lock/$$group && \
 	  (cd $(BUILD)/lock/$$group && find . -name '*.jar' -printf '%P\n' | LC_ALL=C sort | xargs sha256sum | \

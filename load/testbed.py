@@ -63,7 +63,7 @@ class Testbed:
     `cluster`, by deploy/submit, or on another `supervisor`; `master` is ignored then. `redis` are settings of redis.conf. With
     an `authority` the broker has listeners with TLS, too. With `cluster_shards` > 0 there is a Redis Cluster, `redis_cluster`,
     in place of `redis`, and the service has so many shards. With `sentinels` there is a primary that they watch, `sentinels`.
-    `broker` is the group of the broker's jars.
+    `broker` is the group of the broker's jars, `partitions` are those of each topic.
     """
 
     __test__ = False  # pytest takes every class whose name begins with Test for tests
@@ -86,12 +86,14 @@ class Testbed:
         sentinels: bool = False,
         keep: bool = False,
         broker: str = "broker",
+        partitions: int = PARTITIONS,
     ) -> None:
         self.folder = folder.absolute()
         self.fleet = fleet
         self.master = master
         self.submit_options = tuple(submit_options)
         self._topic_config = dict(topic_config)
+        self._partitions = partitions
         self._keep = keep
         shutil.rmtree(self.folder / "tmp" if keep else self.folder, ignore_errors=True)
         (self.folder / "tmp").mkdir(parents=True)
@@ -152,7 +154,7 @@ class Testbed:
             known = self.broker.admin.list_topics(timeout=30).topics if self._keep else {}
             for topic in self.topics:
                 if topic not in known:
-                    self.broker.create_topic(topic, PARTITIONS, self._topic_config)
+                    self.broker.create_topic(topic, self._partitions, self._topic_config)
             if not (self.folder / "reference.db").exists():
                 write_reference_sqlite(self.folder / "reference.db", self.fleet)
             self.config.write_text(to_toml(self.settings), encoding="utf-8")

@@ -3,8 +3,8 @@
     python -m service.spark.jars        # checks Java and prints the class path; the scripts in deploy/ call it
 
 deploy/jars.lock names each jar with its checksum. There are these groups: `spark` for the service, `s3` for a checkpoint on S3,
-`broker`, a Kafka broker for the demo and the tests. For the tests alone are `hdfs`, an HDFS, `former-broker`, an older Kafka, and
-`profiler`.
+`broker`, a Kafka broker for the demo and the tests. For the tests alone are `hdfs`, an HDFS, `former-broker`, an older Kafka,
+`profiler`, and `flink` and `kafka-streams`, the peers that `make peers` compares with.
 `tidemark jars` fetches them (service/spark/repository.py).
 """
 
@@ -32,6 +32,8 @@ MORE_GROUPS = ("s3", "hdfs")
 """Groups that only some need: a checkpoint on S3, and the plays of `make cluster`."""
 FORMER_BROKER, PROFILER = "former-broker", "profiler"
 """Groups of `make faults ID=year`, which upgrades a broker, and of `make profile`."""
+FLINK, KAFKA_STREAMS = "flink", "kafka-streams"
+"""Groups of `make peers`."""
 
 _VERSIONED = re.compile(r"-\d[\w.\-]*\.jar$")
 

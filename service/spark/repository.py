@@ -27,8 +27,8 @@ from service.spark.jars import Jar
 
 CENTRAL = "https://repo.maven.apache.org/maven2"
 VARIABLE = "TIDEMARK_MAVEN_REPOSITORY"
-LARGEST = 64 << 20
-"""Bytes of one jar at most; the largest one here has 14 MB."""
+LARGEST = 128 << 20
+"""Bytes of one jar at most; the largest one here has 73 MB."""
 TRIES = 3
 TIMEOUT_S = 30.0
 _AT_ONCE = 4

@@ -12,7 +12,7 @@ from load.servers.web_server import Handler, answering
 from service.cli import main
 from service.errors import SetupError
 from service.spark import jars, repository
-from service.spark.jars import FORMER_BROKER, GROUPS, MORE_GROUPS, PROFILER, Jar
+from service.spark.jars import FLINK, FORMER_BROKER, GROUPS, KAFKA_STREAMS, MORE_GROUPS, PROFILER, Jar
 from service.spark.places import DEPLOY
 
 ONE, TWO = b"the first jar", b"the second jar"
@@ -262,7 +262,7 @@ def test_every_pin_of_pyspark_is_the_tested_version() -> None:
 
 def test_the_lock_has_each_group_and_every_artifact_of_the_pom() -> None:
     lines = [line.split() for line in (DEPLOY / "jars.lock").read_text().splitlines() if not line.startswith("#")]
-    assert {line[0] for line in lines} == {*GROUPS, *MORE_GROUPS, FORMER_BROKER, PROFILER}
+    assert {line[0] for line in lines} == {*GROUPS, *MORE_GROUPS, FORMER_BROKER, PROFILER, FLINK, KAFKA_STREAMS}
     assert all(len(line) == 3 and line[1].count(":") == 2 and len(line[2]) == 64 for line in lines)
     locked = {tuple(line[1].split(":")[:2]) for line in lines}
     pom = ElementTree.parse(DEPLOY / "pom.xml")  # noqa: S314 - a file of this tree

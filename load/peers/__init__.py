@@ -1,0 +1,1 @@
+"""Flink SQL, Flink DataStream and Kafka Streams with Tidemark's works, beside Tidemark."""
