@@ -23,7 +23,7 @@ from service.admission import column_values
 from service.admission.column_values import ColumnValues
 from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
-from service.aggregation.sessions import finals
+from service.aggregation.sessions import finals, rules
 from service.checkpoint import event_time, view_versions
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
@@ -215,8 +215,8 @@ class Builders:
         if self._tables is None:
             checkpoint = str(self._folder / "checkpoint")
             self._tables = idle_closer.tables(self._spark, checkpoint, self._settings)
-            states, fills = reader.states(self._spark, checkpoint), self._settings.fills
-            self._windows = [for_silence(state.windows, fills) for _, state in states]
+            states, kept = reader.states(self._spark, checkpoint), rules(self._settings)
+            self._windows = [for_silence(state.windows, kept.fills, kept.rollups) for _, state in states]
         told = [TRANSITIONS.empty_table()]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
@@ -226,7 +226,7 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
-        self._take_windows(idle_closer.filled([due]).windows, self._settings.views)
+        self._take_windows(idle_closer.unwritten([due], self._settings.rollups).windows, self._settings.views)
         entry = self._silence.close(
             Position(1, self._steps - 1),
             asked.of(session_schema(()).empty_table(), due, pa.concat_tables(told)),

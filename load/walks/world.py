@@ -397,8 +397,9 @@ class World:
         self.write_waiting()
         if self._tables is None:
             states = list(self.states())
-            self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
-            self._windows = [windows.for_silence(state.windows, self.settings.fills) for state in states]
+            rules = sessions.rules(self.settings)
+            self._tables = Tables([replace(s, windows=windows.empty()) for s in states], rules)
+            self._windows = [windows.for_silence(s.windows, rules.fills, rules.rollups) for s in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
@@ -407,7 +408,7 @@ class World:
             self._tables.keep(number, state)
         due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
         as_of = replace(micro_batch, watermark_ms=self.time.watermark_ms)
-        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.filled(due))])
+        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.unwritten(due, self.settings.rollups))])
         sink.run("idle", watermark=str(line_ms))
         assert self._outlets is not None
         self._outlets.close_idle(sink.micro_batch, [], due)
