@@ -56,7 +56,7 @@ def verdict(kind: str, stored: Value | None, row: Value, clock: Clock) -> str:
     if not has_less and (is_behind or _is_poorer(kind, stored, row, clock, phase)):
         return "older"
     is_part = clock.is_complete and "complete_from" in stored and not corrects
-    is_equal = has_less or not is_part and _is_equal(kind, stored, row, phase, corrects=corrects)
+    is_equal = has_less or (not is_part and _is_equal(kind, stored, row, phase, corrects=corrects))
     if phase == "open" and not corrects:
         return "keep" if is_equal and (stored["epoch"], stored["batch"]) == (clock.epoch, clock.batch) else "write"
     if is_equal:

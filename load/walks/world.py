@@ -527,7 +527,9 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
     def view(each: View) -> dict[str, Any]:
-        times = {"window": f"{each.window_ms} ms", "slide": f"{each.step_ms} ms"}
+        times = {"window": f"{each.window_ms} ms"}
+        if each.step_ms != each.window_ms:
+            times["slide"] = f"{each.step_ms} ms"
         return {
             "name": each.name,
             "by": each.by,
@@ -538,6 +540,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             **({"fill": "last"} if each.fills else {}),
             **({"final_after": f"{plain.MAX_DELAY_MS - each.lead_ms} ms"} if each.lead_ms else {}),
             **({"window": "none"} if each.is_endless else times),
+            **({} if each.source is None else {"from": each.source.name}),
         }
 
     gap, longest, retain = (f"{ms} ms" for ms in (rules.gap_ms, plain.MAX_DURATION_MS, plain.RETAIN_MS))

@@ -1,15 +1,14 @@
 """Roll-ups: `from` of a view changes what it costs, not what its closed windows hold."""
 
+import itertools
 import math
 from dataclasses import replace
 
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from load.judge.statistics import tolerance
-from service.aggregation import sessions
 from service.settings import View
 from state import codec, rollups, waiting, windows
 from state.bucket import advance
@@ -19,7 +18,6 @@ from state.statistics import STATISTICS
 from state.waiting import Pace
 from state.window_columns import columns_of
 from tests.examples import examples
-from tests.unit.test_settings import problems
 from tests.unit.test_view_statistics import BASE_MS, RULES, folded, published
 
 ALL = tuple(STATISTICS)
@@ -35,7 +33,7 @@ def chain(by=("device",), names=ALL):
 def rules_of(of):
     found = [
         Rollup(view.name, source.name, columns_of(view.statistics), view.window_ms)
-        for source, view in zip(of, of[1:], strict=False)
+        for source, view in itertools.pairwise(of)
     ]
     return replace(RULES, rollups=rollups.levels(found), update_every={view.name: 0 for view in of})
 
@@ -100,7 +98,7 @@ def test_an_open_window_has_the_readings_up_to_the_last_closed_window_and_silenc
     )
     before = {
         view.name: [each for each in readings if each[1] < watermark - watermark % source.window_ms]
-        for source, view in zip(of, of[1:], strict=False)
+        for source, view in itertools.pairwise(of)
     }
     for view in of[1:]:
         mine = windows.compact(state.windows.filter(windows.pc.equal(state.windows["view"], view.name)))
