@@ -87,8 +87,9 @@ STATISTICS = (
 def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
-    Two are roll-ups, one of them of the view that gets another filter. One by device and one by site carry readings, and now and then they fill windows without one. Windows of some are settled
-    before they are final. One without windows comes, goes, and has other statistics and measures.
+    Some are roll-ups, one of them of the view that gets another filter. One by device and one by site carry readings, and now and
+    then they fill windows without one. Windows of some are settled before they are final. One without windows comes, goes,
+    and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     lead = (30_000, 0, 25_000, 10_000, 20_000, 0)[choice]

@@ -307,16 +307,18 @@ class Plain:
                     window.closed_by = ""
 
     def _roll_up(self, views: Iterable[View], line_ms: int, closed_by: str) -> None:
-        """A roll-up's window has the readings of the source's windows that have been closed since it began; when silence closes it
-        those of all."""
-        for view in [view for view in views if view.source is not None]:
+        """A roll-up's window has the readings of windows of its source that are closed since it began. When silence closes it, it
+        has those of all."""
+        for view in views:
+            if view.source is None:
+                continue
             found: dict[Place, list[tuple[int, float, str]]] = {}
             for (name, measure, key, at), each in self._windows.items():
-                start, is_spent = at // view.step_ms * view.step_ms, (name, measure, key, at) in self._spent
-                is_due = (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms
-                if view.source is not None and name == view.source.name and is_due and not is_spent:
-                    if measure in view.measures:
-                        found.setdefault((view.name, measure, key, start), []).extend(each.readings)
+                if name != view.source.name or measure not in view.measures or (name, measure, key, at) in self._spent:
+                    continue
+                start = at // view.step_ms * view.step_ms
+                if (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms:
+                    found.setdefault((view.name, measure, key, start), []).extend(each.readings)
             for place in found:
                 needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
                 self._windows.setdefault(place, _Window(place[3] + view.window_ms, needs, view.statistics))

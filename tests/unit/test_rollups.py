@@ -1,6 +1,7 @@
 """Roll-ups: `from` of a view changes what it costs, not what its closed windows hold."""
 
 import itertools
+import json
 import math
 from dataclasses import replace
 
@@ -9,15 +10,21 @@ import pytest
 from hypothesis import strategies as st
 
 from load.judge.statistics import tolerance
-from service.settings import View
+from service.aggregation import sessions
+from service.checkpoint import view_versions
+from service.checkpoint.view_versions import Filled
+from service.commands import reshape
+from service.settings import View, parse
+from service.spark.files import Local
 from state import codec, rollups, waiting, windows
 from state.bucket import advance
 from state.layout import empty_state
 from state.rollups import Rollup
-from state.statistics import STATISTICS
+from state.statistics import DEFAULT, STATISTICS
 from state.waiting import Pace
 from state.window_columns import columns_of
 from tests.examples import examples
+from tests.unit.test_settings import document, problems
 from tests.unit.test_view_statistics import BASE_MS, RULES, folded, published
 
 ALL = tuple(STATISTICS)
@@ -142,6 +149,130 @@ def test_without_roll_ups_a_step_does_nothing_for_them(monkeypatch):
     step = windows.advance(windows.empty(), folded([("a", 0, 1.0)], of), BASE_MS + 60_000)
     assert step.closed.num_rows == 3
     assert windows.for_silence(step.open, {}).num_rows == 0
+
+
+MINUTE = {"name": "minute", "window": "1 m", "measures": ["temperature"]}
+HOUR = {"name": "hour", "window": "1 h", "measures": ["temperature"], "from": "minute"}
+
+
+@pytest.mark.parametrize(
+    ("source", "view", "problem"),
+    [
+        ({}, {"from": "second"}, "from: 'second' is no view; there are minute"),
+        ({}, {"from": "hour"}, "from: 'hour' is computed from 'hour' in turn"),
+        ({"from": "hour"}, {}, "from: 'minute' is computed from 'hour' in turn"),
+        ({"window": "none"}, {}, "from: 'minute' has no windows. Take a view whose windows follow each other"),
+        ({"window": "2 m", "slide": "1 m"}, {}, "from: 'minute' has windows that slide, which have readings in common"),
+        ({"window": "7 m"}, {}, "from: a window of 7 m may lie in two windows of 1 h"),
+        ({"window": "2 h"}, {}, "from: a window of 2 h may lie in two windows of 1 h"),
+        ({"window": "1 w"}, {"window": "1 mo"}, "from: a window of 1 w of UTC may lie in two windows of 1 mo of UTC"),
+        (
+            {"window": "1 d", "time_zone": "Europe/Rome"},
+            {"window": "1 mo", "time_zone": "Europe/Athens"},
+            "from: a window of 1 d of Europe/Rome may lie in two windows of 1 mo of Europe/Athens",
+        ),
+        ({}, {"by": ["device"]}, "from: by is ['device'], that of 'minute' is not set. Give both the same"),
+        ({"where": "temperature > 0"}, {}, "from: where is not set, that of 'minute' is 'temperature > 0'"),
+        ({}, {"measures": ["temperature", "humidity"]}, "from: 'minute' lacks the measures humidity"),
+        ({}, {"statistics": ["p95", "max"]}, "from: 'minute' does not keep what p95 need. Add them to its statistics"),
+        (
+            {"statistics": ["integral"], "carry_for": "2 m"},
+            {"statistics": ["integral"]},
+            "from: 'minute' has carry_for, and integral of its windows have what is carried over their start",
+        ),
+        ({}, {"slide": "10 m"}, "from: is given beside slide: a window of another view is in one of its windows only"),
+        ({}, {"final_after": "1 s"}, "from: is given beside final_after: its windows have all readings when"),
+        ({}, {"window": "none"}, "from: a view without windows counts late readings, which closed windows do not have"),
+    ],
+)
+def test_what_no_roll_up_can_be_computed_from_is_refused(source, view, problem):
+    given = problems(views=[{**MINUTE, **source}, {**HOUR, **view}])
+    assert any(problem in line for line in given), given
+
+
+@pytest.mark.parametrize(
+    ("source", "view"),
+    [
+        ({"window": "15 m"}, {"window": "1 d", "time_zone": "Asia/Kathmandu"}),
+        ({"window": "30 m"}, {"window": "1 d", "time_zone": "Australia/Lord_Howe"}),
+        ({"window": "1 d", "time_zone": "Europe/Rome"}, {"window": "1 mo", "time_zone": "Europe/Rome"}),
+        ({"window": "1 d", "time_zone": "Europe/Rome"}, {"window": "1 w", "time_zone": "Europe/Rome"}),
+        ({"window": "1 mo"}, {"window": "1 y", "offset": "3 mo"}),
+        ({"window": "1 w"}, {"window": "2 w"}),
+        ({"statistics": ["median"], "final_after": "1 s", "retain": "1 m"}, {"statistics": ["p99"], "sketches": True}),
+        ({"statistics": ["stddev", "integral"], "carry_for": "2 m"}, {"statistics": ["mean"], "per": "s"}),
+    ],
+)
+def test_what_a_roll_up_can_be_computed_from_is_taken(source, view):
+    parsed = parse(document(views=[{**HOUR, **view}, {**MINUTE, **source}]))
+    assert parsed.rollups == {"hour"}
+    assert [each.name for each in parsed.folded_views] == ["minute"]
+    [[rolled]] = sessions.rules(parsed).rollups
+    assert (rolled.view, rolled.source) == ("hour", "minute")
+
+
+NEW_MS = 1_000_000
+
+
+def changed(before, *views):
+    settings = parse(document(views=list(views)))
+    return view_versions.changed(before, settings, NEW_MS)
+
+
+def reading(versions):
+    return [(view.name, view.reads, view.is_next) for view in versions.views]
+
+
+def begun(*views):
+    return view_versions.begun(parse(document(views=list(views))))
+
+
+def done(versions, *names):
+    return view_versions.filled(
+        versions, {view.name: Filled(view.incomplete) for view in versions.views if view.name in names}
+    )
+
+
+def test_another_from_is_another_version_and_a_new_source_gives_one_to_both():
+    first = begun(HOUR, MINUTE)
+    assert reading(first) == [("hour", "minute", False), ("minute", None, False)]
+    assert changed(first, HOUR, MINUTE) is first
+    plain = changed(first, {**HOUR, "from": "other"}, MINUTE, {**MINUTE, "name": "other"})
+    assert reading(plain)[:2] == [("hour", "minute", False), ("hour@2", "other", True)]
+    hour, minute = {**HOUR, "where": "temperature > 0"}, {**MINUTE, "where": "temperature > 0"}
+    both = changed(first, hour, minute)
+    names = [("hour", "minute", False), ("hour@2", "minute@2", True), ("minute", None, False), ("minute@2", None, True)]
+    assert reading(both) == names
+    assert reading(done(both, "minute@2")) == names, "the former roll-up still reads the former source"
+    assert reading(done(both, "hour@2", "minute@2")) == [("hour@2", "minute@2", False), ("minute@2", None, False)]
+    assert reading(done(both, "hour@2")) == [("hour@2", "minute@2", False), *names[2:]]
+    assert reading(changed(both, HOUR, MINUTE)) == [("hour", "minute", False), ("minute", None, False)]
+
+
+def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_longer():
+    first = begun(HOUR, MINUTE)
+    alone = changed(first, {name: value for name, value in HOUR.items() if name != "from"})
+    assert reading(alone) == [("hour@2", None, False)]
+    both = begun({**HOUR, "measures": ["temperature", "humidity"]}, {**MINUTE, "measures": ["temperature", "humidity"]})
+    less = changed(
+        both, {**HOUR, "statistics": ["sum", "rate", "mean"], "per": "h"}, {**MINUTE, "statistics": [*DEFAULT, "rate"]}
+    )
+    assert reading(less) == [("hour@2", "minute", False), ("minute", None, False)]
+
+
+def test_versions_with_roll_ups_are_read_as_they_are_written(tmp_path):
+    log, first = view_versions.Log(Local(tmp_path)), begun(HOUR, MINUTE)
+    log.write(0, first)
+    assert view_versions.Log(Local(tmp_path)).at(0) == first
+    assert json.loads((tmp_path / "views" / "0").read_text())["views"][0]["from"] == "minute"
+
+
+def test_keys_of_a_roll_up_stay_in_the_bucket_of_the_view_that_is_folded():
+    parts = folded([("a", 0, 1.0)], chain(by=(), names=("count",)))
+    table = windows.concat(parts)
+    roots = {"one": "one", "two": "one", "three": "one"}
+    for buckets in (2, 7, 64):
+        assert len(set(reshape._of_windows(table, {}, roots, buckets).tolist())) == 1
 
 
 def test_roll_ups_of_roll_ups_come_behind_them_in_any_order_of_the_settings():
