@@ -488,6 +488,7 @@ class Settings(Section):
             "slide_ms": view.step_ms,
             **({} if view.calendar is None else {"calendar": asdict(view.calendar)}),
             "measures": list(self.view_measures(view)),
+            **({} if view.source is None else {"from": view.source}),
             "where": view.where,
             "statistics": list(view.statistics),
             "retain_ms": view.retain_ms,
