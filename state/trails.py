@@ -10,8 +10,8 @@ order of time, to a `run`: the first and the last of them, and sums.
 Sums are added in the order of time, one after the other, with the rounding error kept beside them (Neumaier). What is folded when
 makes no difference: any order of arrival, with any cuts, gives the same bits as one pass over the sorted readings.
 
-A trail is lost when the stream has more than `MOST_READINGS` readings of it that are not folded, or when a reading comes before
-one that is folded, which admission does not let happen. A lost trail stays lost. Its statistics are absent: no number is wrong.
+A trail is lost when the stream has more than `MOST_READINGS` readings of it that are not folded, or when a reading comes between
+ones that are folded, which admission does not let happen. A lost trail stays lost. Its statistics are absent: no number is wrong.
 
 Where windows become parts of longer ones (state/rollups.py), a part may have a run, and readings that are not folded. Parts
 follow each other in time. So runs and readings are folded to one run, in the order of time: what lies between two of them is a
