@@ -50,6 +50,7 @@ def advance(
         rules.update_every,
         rules.leads,
         rules.fills,
+        rules.rollups,
     )
     if step.open is not state.windows:
         after = replace(after, windows=step.open)

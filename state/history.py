@@ -54,7 +54,8 @@ def closed(
     of one of their sessions there: their sessions from then on are whole, and their earlier readings are left out.
     """
     # Tasks read the past in stretches of any length: a limit would lose what the stream had. Only what is final is asked for.
-    rules = replace(rules, most_readings=None, leads={})
+    # All windows are folded from readings, also those of roll-ups.
+    rules = replace(rules, most_readings=None, leads={}, rollups=())
     state = empty_state(rules)
     widest = rules.gap_ms
     closed_sessions = [session_schema(rules.measures).empty_table()]

@@ -1,7 +1,11 @@
 """The settings that determine where sessions begin and end, and which windows never end."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from state.rollups import Level
 
 # Sixteen cells to a session's longest duration: the cut of an endless session is at most 1/16 early.
 CELLS = 16
@@ -43,6 +47,8 @@ class Rules:
                      whose windows leave when they are final there is none
     fills            for how long after a reading windows without one are published, in ms by view; of views that publish none
                      there is none
+    rollups          the views that are put together of closed windows of other views, each level behind that of its sources
+                     (state/rollups.py)
     """
 
     gap_ms: int
@@ -59,6 +65,7 @@ class Rules:
     devices_every_ms: int = 0
     leads: Mapping[str, int] = field(default_factory=dict)
     fills: Mapping[str, int] = field(default_factory=dict)
+    rollups: "Sequence[Level]" = ()
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

@@ -10,8 +10,12 @@ order of time, to a `run`: the first and the last of them, and sums.
 Sums are added in the order of time, one after the other, with the rounding error kept beside them (Neumaier). What is folded when
 makes no difference: any order of arrival, with any cuts, gives the same bits as one pass over the sorted readings.
 
-A trail is lost when the stream has more than `MOST_READINGS` readings of it that are not folded, or when a reading comes before
-one that is folded, which admission does not let happen. A lost trail stays lost. Its statistics are absent: no number is wrong.
+A trail is lost when the stream has more than `MOST_READINGS` readings of it that are not folded, or when a reading comes between
+ones that are folded, which admission does not let happen. A lost trail stays lost. Its statistics are absent: no number is wrong.
+
+Where windows become parts of longer ones (state/rollups.py), a part may have a run, and readings that are not folded. Parts
+follow each other in time. So runs and readings are folded to one run, in the order of time: what lies between two of them is a
+step, a gap and an area like those between two readings. These sums are added in another order than those of single readings.
 
 Where a view carries readings (`carry_for`), a trail also has the last reading before its window, if that still holds when the
 window begins: each part has the last of its readings for the windows that follow (`carried`), and of all of these the latest
@@ -140,10 +144,25 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     is_last_before[:-1] = (owner[1:] != owner[:-1]) | (ms[1:] >= start[owner[1:]])
     if not is_last_before.all():
         owner, ms, value = owner[is_last_before], ms[is_last_before], value[is_last_before]
-    # A reading that is not after the run would have been inside of it.
-    is_before = (kind[owner] == 1) & (ms <= runs[_AT["last"]][owner])
-    is_lost = (np.minimum.reduceat(parts.kind, heads) == LOST) | (number_of_runs > 1)
-    is_lost[owner[is_before]] = True
+    is_lost = np.minimum.reduceat(parts.kind, heads) == LOST
+    newest = np.full(len(heads), -1.0)
+    np.maximum.at(newest, of_part[has_run], parts.runs[_AT["last"], has_run])
+    is_before = ms <= newest[owner]
+    is_joined = number_of_runs > 1
+    is_joined[owner[is_before]] = True
+    if is_joined.any():
+        # What is carried into a window lies before all that is folded there.
+        is_lost |= is_joined & (start != 0)
+        chosen = is_joined[of_part] & has_run
+        runs, overlap = _joined(
+            runs,
+            is_joined,
+            np.concatenate((of_part[chosen], owner[is_before])),
+            np.concatenate((parts.runs[:, chosen], _alone(ms[is_before], value[is_before])), axis=1),
+            np.maximum.reduceat(parts.hold, heads),
+        )
+        is_lost |= overlap
+        owner, ms, value = owner[~is_before], ms[~is_before], value[~is_before]
     kind[is_lost] = LOST
     stays = ~is_lost[owner]
     lengths = np.fromiter(map(len, column), np.int64, len(column))
@@ -364,6 +383,52 @@ def _walked(trails: Trails) -> Floats:
     ends = heads + sizes[rows] - 1
     runs[_AT["last"], rows], runs[_AT["last_value"], rows] = ms[ends], value[ends]
     return runs
+
+
+def _alone(ms: Ints, value: Floats) -> Floats:
+    """Return runs of one reading each."""
+    runs = np.zeros((_WIDTH, len(ms)))
+    runs[_AT["first"]] = runs[_AT["last"]] = ms
+    runs[_AT["first_value"]] = runs[_AT["last_value"]] = value
+    return runs
+
+
+def _joined(runs: Floats, chosen: Bools, owner: Ints, pieces: Floats, hold: Ints) -> tuple[Floats, Bools]:
+    """Return the runs with those that are `chosen` made of pieces, which are runs of their owners; and the owners of which two
+    pieces overlap in time: neither has a reading of which it is known what came before."""
+    order = sorted_by(owner, pieces[_AT["first"]].astype(np.int64))
+    owner, pieces = owner[order], pieces[:, order]
+    is_first = np.diff(owner, prepend=-1) != 0
+    overlap = np.zeros(len(chosen), np.bool_)
+    overlap[owner[1:][~is_first[1:] & (pieces[_AT["first"], 1:] <= pieces[_AT["last"], :-1])]] = True
+    joined = runs.copy()
+    joined[:, chosen] = 0.0
+    joined[:, owner[is_first]] = pieces[:, is_first]
+    rank = np.arange(len(owner)) - np.maximum.accumulate(np.where(is_first, np.arange(len(owner)), 0))
+    for number in range(1, int(rank.max()) + 1):
+        of, piece = owner[rank == number], pieces[:, rank == number]
+        one = np.arange(len(of))
+        step = Trails(
+            hold[of],
+            np.ones(len(of), np.int64),
+            np.zeros(len(of), np.int64),
+            joined[:, of],
+            one,
+            piece[_AT["first"]].astype(np.int64),
+            piece[_AT["first_value"]],
+        )
+        whole = _walked(step)
+        for terms in (piece[_HIGH], piece[_LOW]):
+            high, low = whole[_HIGH].copy(), whole[_LOW].copy()
+            _add(high, low, terms)
+            whole[_HIGH], whole[_LOW] = high, low
+        for name in ("held", "lined", "resets", "changes"):
+            whole[_AT[name]] += piece[_AT[name]]
+        whole[_AT["gap"]] = np.maximum(whole[_AT["gap"]], piece[_AT["gap"]])
+        for name in ("last", "last_value"):
+            whole[_AT[name]] = piece[_AT[name]]
+        joined[:, of] = whole
+    return joined, overlap
 
 
 def _add_in_order(runs: Floats, rows: Ints, heads: Ints, sizes: Ints, terms: Floats) -> None:

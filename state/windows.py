@@ -25,10 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import blobs, settled, trail_groups, waiting
+from state import blobs, rollups, settled, trail_groups, waiting
 from state.blobs import Stored
 from state.columns import Array, Bools, Columns, Field, Ints, array, by_name, codes_of, ints, joined, places
 from state.list_columns import TRAIL
+from state.rollups import Level
 from state.rules import ENDLESS_MS
 from state.statistics import DEFAULT
 from state.trails import LOST_BYTES
@@ -132,6 +133,7 @@ def advance(
     update_every: Mapping[str, int] = _NO_VIEWS,
     leads: Mapping[str, int] = _NO_VIEWS,
     fills: Mapping[str, int] = _NO_VIEWS,
+    levels: Sequence[Level] = (),
 ) -> Step:
     """One step. The result depends on the set of `parts` only, up to the rounding of additions in another order.
 
@@ -139,16 +141,16 @@ def advance(
     Endless windows whose (view, measure) is not in `endless` are dropped: they are neither open nor closed.
     Where rows wait, by `pace` and `update_every` (`state.rules.Rules`), a window that is closed or settled leaves all the same.
     `leads` and `fills` are those of the rules, too. A window without readings is changed when it is closed or settled.
+    Windows that are closed become parts of those of roll-ups, by `levels` (state/rollups.py), before these are closed.
 
     A step that changes no window returns the same `windows` object as `open`.
     """
     wait = waiting.DUE in windows.column_names or pace.is_holding or any(update_every.values())
     if wait or leads or settled.LEFT in windows.column_names:
-        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads, fills)
-    new = concat(parts)
+        return _marked(windows, parts, watermark_ms, endless, most_readings, pace, update_every, leads, fills, levels)
     changed = empty()
-    if new.num_rows:
-        windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
+    windows, is_changed = _taken(windows, concat(parts), watermark_ms, most_readings, levels)
+    if is_changed.any():
         changed = with_readings(compact(windows.filter(pa.array(is_changed))))
     ends = ints(windows, "end")
     if (dropped := are_dropped(windows, endless)).any():
@@ -172,13 +174,14 @@ def _marked(
     update_every: Mapping[str, int],
     leads: Mapping[str, int],
     fills: Mapping[str, int],
+    levels: Sequence[Level],
 ) -> Step:
     """One step where windows wait, or leave before they are final."""
-    new, windows, every_ms = concat(parts), waiting.without(before), Phases.of_windows(before, update_every).every_ms
+    bare, every_ms = waiting.without(before), Phases.of_windows(before, update_every).every_ms
     due, is_same = waiting.due_now(before, pace, every_ms), not waiting.is_moved(before, pace, every_ms)
     left, is_other = settled.left_of(before), np.zeros(before.num_rows, np.bool_)
-    if new.num_rows:
-        windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
+    windows, is_changed = _taken(bare, concat(parts), watermark_ms, most_readings, levels)
+    if windows is not bare:
         never = np.full(windows.num_rows - len(due), waiting.NEVER)
         due, left = np.concatenate((due, never)), np.concatenate((left, never))
         waiting.begin(due, is_changed, Phases.of_windows(windows, update_every), pace)
@@ -268,9 +271,17 @@ def are_shown(windows: pa.Table, fills: Mapping[str, int]) -> Bools:
     return are_shown
 
 
-def for_silence(windows: pa.Table, fills: Mapping[str, int]) -> pa.Table:
-    """Return the windows of a state that silence may close: those that are shown, but for what has left before it is final."""
-    return with_readings(waiting.without(settled.not_left(windows)), fills)
+def for_silence(windows: pa.Table, fills: Mapping[str, int], levels: Sequence[Level] = ()) -> pa.Table:
+    """Return the windows of a state that silence may close: those that are shown, but for what has left before it is final.
+
+    Those of roll-ups have all readings, also of windows that are open.
+    """
+    if not levels:
+        return with_readings(waiting.without(settled.not_left(windows)), fills)
+    left = settled.left_of(windows)
+    windows, _ = _taken(waiting.without(windows), empty(), ENDLESS_MS - 1, None, levels)
+    left = np.concatenate((left, np.full(windows.num_rows - len(left), settled.NEVER)))
+    return with_readings(compact(windows.filter(pa.array(left == settled.NEVER))), fills)
 
 
 def are_endless(windows: pa.Table) -> Bools:
@@ -441,6 +452,22 @@ def _merge(windows: pa.Table, new: pa.Table, watermark_ms: int, most_readings: i
             values[nulls[name]] = 0
         arrays.append(pa.array(values, mask=nulls.get(name)))
     return pa.Table.from_arrays(arrays, schema=whole.schema), changed
+
+
+def _taken(
+    windows: pa.Table, new: pa.Table, watermark_ms: int, most_readings: int | None, levels: Sequence[Level]
+) -> tuple[pa.Table, Bools]:
+    """`windows` with the parts `new`, and with those of windows that the watermark passes in windows of roll-ups; and which rows
+    of the result got parts. Without any the same `windows`."""
+    is_changed = np.zeros(windows.num_rows, np.bool_)
+    if new.num_rows:
+        windows, is_changed = _merge(windows, new, watermark_ms, most_readings)
+    for level in levels:
+        if found := rollups.parts(windows, level, watermark_ms):
+            windows, is_rolled_up = _merge(windows, concat(found), watermark_ms, most_readings)
+            is_rolled_up[: len(is_changed)] |= is_changed
+            is_changed = is_rolled_up
+    return windows, is_changed
 
 
 def _of_one_schema(windows: pa.Table, new: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -33,6 +33,8 @@ class Clock:
     idle_at: tuple[int, int] = (2, 4)
     settled: int = -1
     rebuilding: bool = False
+    behind: bool = False
+    """Whether rows are open windows of roll-ups."""
 
     @property
     def is_complete(self) -> bool:
@@ -50,10 +52,11 @@ def verdict(kind: str, stored: Value | None, row: Value, clock: Clock) -> str:
     if corrects and phase != "final" and stored.get("state") != "merged":
         return "closed"
     is_behind = not corrects and (stored["epoch"], stored["batch"]) > (clock.epoch, clock.batch)
-    if is_behind or _is_poorer(kind, stored, row, clock, phase):
+    has_less = clock.behind and phase == "idle"
+    if not has_less and (is_behind or _is_poorer(kind, stored, row, clock, phase)):
         return "older"
     is_part = clock.is_complete and "complete_from" in stored and not corrects
-    is_equal = not is_part and _is_equal(kind, stored, row, phase, corrects=corrects)
+    is_equal = has_less or (not is_part and _is_equal(kind, stored, row, phase, corrects=corrects))
     if phase == "open" and not corrects:
         return "keep" if is_equal and (stored["epoch"], stored["batch"]) == (clock.epoch, clock.batch) else "write"
     if is_equal:

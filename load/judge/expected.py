@@ -59,6 +59,8 @@ class View:
     """How long before they are final its windows are settled: `max_delay` less `final_after`."""
     fills: bool = False
     """Whether windows without a reading are there once they are closed, while one before them holds."""
+    source: "View | None" = None
+    """The view of whose closed windows it is put together, if it is not of readings."""
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
@@ -74,6 +76,12 @@ class View:
     def holds(self, start: int, before: Mapping[str, tuple[int, float]]) -> bool:
         """Whether one of the readings before a window still holds in it."""
         return max(ms for ms, _ in before.values()) + (self.carry_ms or 0) > start
+
+    def has(self, event_ms: int, watermark_ms: int, idle_ms: int) -> bool:
+        """Whether a reading is in its window yet: that of the source is closed, or silence has closed its own."""
+        if self.source is None:
+            return True
+        return self.source.last_end(event_ms) <= watermark_ms or self.last_end(event_ms) <= idle_ms
 
     def _next(self, at: int) -> int:
         """The start of the first window that begins after a time."""
@@ -342,6 +350,9 @@ def windows(
         for measure in view.measures:
             values = np.zeros(len(order)) if measure == EVENTS else readings.values[measure][order]
             has = ~np.isnan(values)
+            if view.source is not None:
+                times = readings.event_ms[order].tolist()
+                has &= np.array([view.has(ms, watermark_ms, idle_ms) for ms in times], np.bool_)
             if has.any():
                 kept = order[has]
                 table = _slide(key[kept], readings.event_ms[kept], values[has], view)

@@ -9,7 +9,7 @@ import sqlite3
 import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -97,7 +97,13 @@ class Rules:
 
 def views_of(documents: Iterable[Mapping[str, Any]], measures: tuple[str, ...], max_delay_ms: int) -> tuple[View, ...]:
     """The views of [[views]], for the measures of all inputs."""
-    return tuple(_view(each, measures, max_delay_ms) for each in documents)
+    of_name = {each["name"]: each for each in documents}
+
+    def view(document: Mapping[str, Any]) -> View:
+        made = _view(document, measures, max_delay_ms)
+        return replace(made, source=view(of_name[document["from"]])) if "from" in document else made
+
+    return tuple(map(view, of_name.values()))
 
 
 def amount(value: object) -> int:

@@ -22,7 +22,8 @@ class Version:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where, self.view.calendar
+        source = self.view.source and self.view.source.name
+        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where, self.view.calendar, source
 
     @property
     def ends_ms(self) -> int:
@@ -63,7 +64,10 @@ class Versions:
     def change(self, wanted: Sequence[View], newest_ms: int) -> None:
         """The settings have these views now; `newest_ms` is the newest event time that was admitted before, -1 for none."""
         after: list[Version] = []
-        for view in wanted:
+        named: dict[str, str] = {}
+        for view in sorted(wanted, key=_depth):
+            if view.source is not None:
+                view = replace(view, source=replace(view.source, name=named[view.source.name]))  # noqa: PLW2901
             mine = [each for each in self.all if each.title == view.name]
             serving = [each for each in mine if not each.waits]
             same = next((each for each in mine if each.shape == Version(view, view.name).shape), None)
@@ -79,17 +83,47 @@ class Versions:
                 known = set(same.view.measures)
             if not view.is_endless and newest_ms >= 0:
                 made.marks |= {name: newest_ms + 1 for name in view.measures if name not in known}
+            named[view.name] = made.view.name
             after += serving if made.waits else []
             after.append(made)
+        places = {view.name: number for number, view in enumerate(wanted)}
+        after.sort(key=lambda version: places[version.title])
+        after = _fed(after)
         if newest_ms < 0:
             for each in after:
                 each.marks = {}
         self.all = _moved(after)
 
 
+def _depth(view: View) -> int:
+    return 0 if view.source is None else 1 + _depth(view.source)
+
+
+def _source(version: Version) -> str | None:
+    return None if version.view.source is None else version.view.source.name
+
+
+def _fed(versions: Sequence[Version]) -> list[Version]:
+    """A former version whose source is gone, or lacks a measure, is gone, too."""
+    known = {each.view.name: {*each.view.measures} for each in versions}
+    gone = [
+        v for v in versions if (name := _source(v)) is not None and not known.get(name, set()) >= {*v.view.measures}
+    ]
+    if not gone:
+        return list(versions)
+    titles = {each.title for each in gone}
+    return _fed([replace(v, waits=v.waits and v.title not in titles) for v in versions if v not in gone])
+
+
 def _moved(versions: Sequence[Version]) -> list[Version]:
-    """A version without marks serves its name, and the former one is gone."""
+    """A version without marks serves its name, and the former one is gone, when nothing that stays reads the former one."""
     ready = {each.title for each in versions if each.waits and not each.marks}
+    while True:
+        read = {_source(each) for each in versions if each.waits or each.title not in ready}
+        stays = {each.title for each in versions if each.title in ready and not each.waits and each.view.name in read}
+        if not stays:
+            break
+        ready -= stays
     return [
         replace(each, waits=False) if each.title in ready else each
         for each in versions

@@ -23,7 +23,7 @@ from service.admission import column_values
 from service.admission.column_values import ColumnValues
 from service.admission.questions import COLUMN_VALUES, until_decided
 from service.aggregation import seen_keys, task_counters
-from service.aggregation.sessions import finals
+from service.aggregation.sessions import finals, rules
 from service.checkpoint import event_time, view_versions
 from service.checkpoint.view_versions import Filled, Versions
 from service.daemon import idle_closer
@@ -86,6 +86,7 @@ class Builders:
         self._times = event_time.Log(Local(folder / "checkpoint"))
         self._silence = Silence(Outbox(Local(folder / "checkpoint")))
         self._windows: list[pa.Table] = []
+        self._closed_ms = 0
         self._begin()
         rows = spark.createDataFrame(list(known), ", ".join(f"{name} string" for name in ("device", *COLUMNS)))
         self._reference = Index(rows.toArrow())
@@ -215,8 +216,8 @@ class Builders:
         if self._tables is None:
             checkpoint = str(self._folder / "checkpoint")
             self._tables = idle_closer.tables(self._spark, checkpoint, self._settings)
-            states, fills = reader.states(self._spark, checkpoint), self._settings.fills
-            self._windows = [for_silence(state.windows, fills) for _, state in states]
+            states, kept = reader.states(self._spark, checkpoint), rules(self._settings)
+            self._windows = [for_silence(state.windows, kept.fills, kept.rollups) for _, state in states]
         told = [TRANSITIONS.empty_table()]
         for number in self._tables.due(line_ms):
             state, changes = self._tables.step(number, line_ms)
@@ -226,7 +227,8 @@ class Builders:
         asked = finals(self._settings)
         assert asked is not None  # noqa: S101
         due = concat([table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows])
-        self._take_windows(idle_closer.filled([due]).windows, self._settings.views)
+        unwritten = idle_closer.unwritten([due], self._settings.rollups).windows
+        self._take_windows(unwritten, self._settings.views, has_all=True)
         entry = self._silence.close(
             Position(1, self._steps - 1),
             asked.of(session_schema(()).empty_table(), due, pa.concat_tables(told)),
@@ -262,6 +264,7 @@ class Builders:
         rows = until_decided(attempt, deciders, failure.classify).to_pylist()
         after = next(EventTime.unpack(row["payload"]) for row in rows if row["kind"] == row_schemas.TIMES)
         self._times.note(batch, after)
+        self._closed_ms = after.watermark_ms
         for row in rows:
             if row["kind"] == row_schemas.CHANGES:
                 self._take_changes(codec.unpack_changes(row["payload"]), "watermark")
@@ -304,13 +307,20 @@ class Builders:
             }
         self._take_windows(changes.windows, self._settings.views)
 
-    def _take_windows(self, table: pa.Table, views: Collection[View], *, is_past: bool = False) -> None:
-        """Take windows of present views as publish writes them. Windows of the past replace incomplete ones."""
+    def _take_windows(
+        self, table: pa.Table, views: Collection[View], *, is_past: bool = False, has_all: bool = False
+    ) -> None:
+        """Take windows of present views as publish writes them. Windows of the past replace incomplete ones. An open one of a
+        roll-up replaces none that silence has closed, unless it `has_all` readings.
+        """
         table = table.filter(pc.is_in(table["view"], pa.array([view.name for view in views], pa.string())))
         fields = window_rows(table, Keys(""), views, 0).fields
         columns = {name: fields[name] for name in FIELDS["window"] if name in fields}
         for number, each in enumerate(table.to_pylist()):
             item = f"window {each['view']}/{each['measure']}/{each['key']}/{each['start']}"
+            is_behind = each["view"] in self._settings.rollups and each["end"] > self._closed_ms and not has_all
+            if is_behind and self._output.get(item, {}).get("closed_by") == "idle":
+                continue
             texts = {name: column[number] for name, column in columns.items()}
             shown = {name: value_of(name, text) for name, text in texts.items() if text is not None}
             self._put(item, {**shown, "final": False, "closed_by": ""}, is_past=is_past)

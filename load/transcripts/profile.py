@@ -124,6 +124,24 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         "per": "h",
         "wraps_at": 100,
     },
+    {"name": "five", "by": ["device"], "window": "5 m", "from": "device", "measures": ["temperature"]},
+    {"name": "ten", "by": ["device"], "window": "10 m", "from": "five", "measures": ["temperature"]},
+    {
+        "name": "course",
+        "by": ["device"],
+        "window": "2 m",
+        "from": "order",
+        "measures": ["temperature"],
+        "statistics": list(ORDERED),
+    },
+    {
+        "name": "sites",
+        "by": ["site"],
+        "window": "2 m",
+        "from": "every",
+        "measures": ["temperature"],
+        "statistics": [*DEFAULT, *OTHERS],
+    },
     *(
         {"name": name, "by": ["device"], "measures": ["humidity"], "statistics": ["mean"], **windows}
         for name, windows in {
@@ -134,6 +152,10 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
             "shift": {"window": "1 d", "time_zone": "Europe/Rome", "offset": "6 h"},
             "week": {"window": "1 w", "time_zone": "Europe/Rome"},
             "month": {"window": "1 mo", "time_zone": "America/New_York"},
+            "months": {"window": "1 mo", "time_zone": "America/New_York", "from": "york"},
+            "quarters": {"window": "15 m"},
+            "days": {"window": "1 d", "time_zone": "Europe/Rome", "from": "quarters"},
+            "kathmandu": {"window": "1 d", "time_zone": "Asia/Kathmandu", "from": "quarters"},
             "year": {"window": "1 y", "offset": "3 mo"},
         }.items()
     ),
@@ -150,7 +172,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
 )
 KEPT = "kept"
 """The name of the outlet."""
-LEAVING = (KEPT, "soon", "filled", "crew")
+LEAVING = (KEPT, "soon", "filled", "crew", "five")
 """The views whose windows go to the outlet."""
 STATES = "states"
 """The outlet of changes of statuses, and the name among a transcript's views of one that looks at them."""

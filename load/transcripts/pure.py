@@ -8,6 +8,7 @@ and the clock add are three rules:
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
     a closed window leaves for the outlet, and leaves again, with a larger revision, if it is closed with other readings. With
     `final_after` it is closed when it is settled, and each reading until it is final makes a revision
+    an open window of a roll-up has the readings of closed windows. What silence has closed of it stays until it is closed again
     a status that readers see leaves when it has changed; without a reading none goes back
 
 Views that change are in view_changes.py. All records are taken again then: the filter of a view is asked about each of them.
@@ -22,7 +23,7 @@ from load.judge import oracle
 from load.judge.rules import Reference, Rules, amount, views_of
 from load.transcripts.profile import LEAVING, VIEWS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject
+from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject, view_of
 from load.transcripts.view_changes import Shown, ViewChanges
 
 Items = dict[str, Fields]
@@ -123,6 +124,8 @@ class Pure:
         for item, (closed_content, fields) in list(self._idle.items()):
             if item not in there and fields.get("count") == 0:
                 continue  # a window without readings is there when it is closed, and changes when it is closed again
+            if self._is_rollup(item) and not there.get(item, {}).get("closed_by"):
+                continue
             if contents.get(item) != closed_content:
                 del self._idle[item]
                 self._revisions[item] += item in there
@@ -137,7 +140,8 @@ class Pure:
         if line_ms is not None:
             silenced, _ = self._there(line_ms)
             for item in [item for item, each in silenced.items() if each != there.get(item)]:
-                now = contents[item] if item in contents else content(silenced[item])
+                has_all = item in contents and not self._is_rollup(item)
+                now = contents[item] if has_all else content(silenced[item])
                 self._revisions[item] += item in self._idle and self._idle[item][0] != now
                 self._idle[item] = now, silenced[item]
         self._tell(there, contents)
@@ -148,6 +152,9 @@ class Pure:
         self._leave(there)
         told = {item: fields for item, (fields, _) in self._told.items()}
         return {**there, **self._left, **told, **self._rejects, **dict(self.views.items())}
+
+    def _is_rollup(self, item: str) -> bool:
+        return any(view.source is not None and view.name == view_of(item) for view in self.views.views)
 
     def _tell(self, there: Items, contents: Mapping[str, object]) -> None:
         """Note each status that readers see now, if it is another one than before, with the event time since when."""

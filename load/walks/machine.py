@@ -87,8 +87,9 @@ STATISTICS = (
 def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
-    One by device and one by site carry readings, and now and then they fill windows without one. Windows of some are settled
-    before they are final. One without windows comes, goes, and has other statistics and measures.
+    Some are roll-ups, one of them of the view that gets another filter. One by device and one by site carry readings, and now and
+    then they fill windows without one. Windows of some are settled before they are final. One without windows comes, goes,
+    and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     lead = (30_000, 0, 25_000, 10_000, 20_000, 0)[choice]
@@ -115,7 +116,12 @@ def views(choice: int) -> tuple[View, ...]:
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], total)
     without = (ever,) if choice % 3 != 1 else ()
     warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])
-    return (View("all", (), 10_000, 10_000, ("t",)), warm, carry, plant, *more[: 2 + choice // 2], *without)
+    whole = View("all", (), 10_000, 10_000, ("t",))
+    half = View("half", (), 30_000, 30_000, ("t",), source=whole)
+    minute = View("minute", (), 60_000, 60_000, ("t",), ("count", "last", "max"), source=half)
+    warmer = View("warmer", ("device",), 20_000, 20_000, ("t",), where=warm.where, source=warm)
+    rolled = (half, minute, warmer) if choice % 3 else (half, warmer)
+    return (whole, warm, *rolled, carry, plant, *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(

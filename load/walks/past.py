@@ -31,7 +31,7 @@ def publish(sink: Sink, views: Sequence[ViewVersion], reference: Index, admitted
     if not views:
         return
     settings, watermark_ms = sink.settings, sink.micro_batch.watermark_ms
-    fold = replace(builder.folding(settings, reference), context=BatchContext)
+    fold = replace(builder.folding(settings, reference, views=settings.closing_views), context=BatchContext)
     rows = [row for batch in fold(admitted) for row in batch.to_pylist() if row["kind"] == PARTS]
     rows.sort(key=lambda row: (row["bucket"], row["first"], row["payload"]))
     columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("bucket", "first", "kind", "payload")}

@@ -11,6 +11,8 @@ A setting that changes holds from the next batch on. What that means is document
     columns or filter       that begin before are marked until then. The same for a view that comes back
     a view's fill           windows without readings are written when they are closed or settled, and when that is changed while
                             they are settled, or they are closed again
+    a roll-up               a window has the readings of closed windows of its source. What silence has closed has all, and stays
+                            until the window is closed again
     a view without windows  begins with its first batch and ends with the first one without it. Redis has its values until the
                             next batch begins. It counts late readings, too
 
@@ -102,6 +104,8 @@ class _Window:
     carry_ms: int | None = None
     is_settled: bool = False
     sent: tuple[object, ...] = ()
+    base: list[tuple[int, float, str]] = field(default_factory=list)
+    """Of a roll-up, the readings of the source's windows that the watermark has closed."""
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -147,6 +151,7 @@ class Plain:
         self._windows: dict[Place, _Window] = {}
         self._carried: dict[Place, dict[str, tuple[int, float]]] = {}
         self.left: dict[Place, tuple[int, str]] = {}
+        self._spent: set[Place] = set()
         self._settled: dict[str, int] = {}
         self.all_admitted: list[Reading] = []
         self._versions = Versions(())
@@ -176,9 +181,11 @@ class Plain:
         rules, self._planned = replace(rules, views=self.begin(rules.views)), None
         self._advance(readings, unread)
         self._begin_views(rules)
-        self._count(on_time, rules, [view for view in rules.views if not view.is_endless])
+        self._count(on_time, rules, [view for view in rules.views if not view.is_endless and view.source is None])
         ever = [*(each for each in on_time if not each.is_counted), *late]
         self._count(ever, rules, [view for view in rules.views if view.is_endless])
+        self._roll_up(rules.views, self.watermark_ms, "watermark")
+        self._spent |= {place for place, window in self._windows.items() if window.end <= self.watermark_ms}
         self.batches += 1
         leads = {view.name: view.lead_ms for view in rules.views if view.lead_ms}
         for name, lead in leads.items():
@@ -206,6 +213,7 @@ class Plain:
     def silence(self, line_ms: int, rules: Rules) -> None:
         """Input is silent, and the clock closes what is open up to this event time."""
         self._fill({view.name: line_ms for view in self._versions.views}, "idle")
+        self._roll_up(self._versions.views, line_ms, "idle")
         self._close_windows(line_ms, "idle")
         for name, device in self._devices.items():
             gap_ms = rules.gap_ms if device.gap_ms is None else device.gap_ms
@@ -298,6 +306,39 @@ class Plain:
                     window.revision += window.closed_by in {"idle", "settled"}
                     window.closed_by = ""
 
+    def _roll_up(self, views: Iterable[View], line_ms: int, closed_by: str) -> None:
+        """A roll-up's window has the readings of windows of its source that are closed since it began. When silence closes it, it
+        has those of all."""
+        for view in views:
+            if view.source is None:
+                continue
+            found: dict[Place, list[tuple[int, float, str]]] = {}
+            for (name, measure, key, at), each in self._windows.items():
+                if name != view.source.name or measure not in view.measures or (name, measure, key, at) in self._spent:
+                    continue
+                start = at // view.step_ms * view.step_ms
+                if (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms:
+                    found.setdefault((view.name, measure, key, start), []).extend(each.readings)
+            for place in found:
+                needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
+                self._windows.setdefault(place, _Window(place[3] + view.window_ms, needs, view.statistics))
+            for place, window in self._windows.items():
+                if place[0] == view.name and window.closed_by != "watermark":
+                    self._take_closed(place, window, found.get(place, []), line_ms, closed_by)
+
+    def _take_closed(
+        self, place: Place, window: _Window, found: list[tuple[int, float, str]], line_ms: int, closed_by: str
+    ) -> None:
+        readings = window.base + found
+        if closed_by == "watermark":
+            window.base = readings
+            if window.closed_by == "idle" and window.end > line_ms:
+                return
+        if len(readings) != len(window.readings) and (closed_by == "watermark" or window.end <= line_ms):
+            window.readings, window.mark = readings, self._mark(place)
+            window.revision += window.closed_by in {"idle", "settled"}
+            window.closed_by = ""
+
     def _fill(self, lines_ms: Mapping[str, int], closed_by: str) -> None:
         """Windows without readings are there, with what is carried into them, when they are closed or settled by these lines."""
         views = {view.name: view for view in self._versions.views}
@@ -320,7 +361,7 @@ class Plain:
 
     def _close_windows(self, line_ms: int, closed_by: str) -> None:
         for (view, measure, key, start), window in self._windows.items():
-            if window.closed_by == "watermark":
+            if window.closed_by == "watermark" or not (window.readings or window.carried):
                 continue
             if window.end <= line_ms and (closed_by == "watermark" or not window.is_settled):
                 self._leave((view, measure, key, start), window, closed_by)

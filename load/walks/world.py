@@ -397,8 +397,9 @@ class World:
         self.write_waiting()
         if self._tables is None:
             states = list(self.states())
-            self._tables = Tables([replace(s, windows=windows.empty()) for s in states], sessions.rules(self.settings))
-            self._windows = [windows.for_silence(state.windows, self.settings.fills) for state in states]
+            rules = sessions.rules(self.settings)
+            self._tables = Tables([replace(s, windows=windows.empty()) for s in states], rules)
+            self._windows = [windows.for_silence(s.windows, rules.fills, rules.rollups) for s in states]
         micro_batch = replace(self._sink().micro_batch, batch=self.batch - 1, watermark_ms=line_ms)
         sink = replace(self._sink(), micro_batch=micro_batch, policy=WritePolicy.idle(self.after))
         for number in self._tables.due(line_ms):
@@ -407,7 +408,7 @@ class World:
             self._tables.keep(number, state)
         due = [table.filter(pc.less_equal(table["end"], line_ms)) for table in self._windows]
         as_of = replace(micro_batch, watermark_ms=self.time.watermark_ms)
-        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.filled(due))])
+        replace(sink, micro_batch=as_of).write([idle_closer._row(idle_closer.unwritten(due, self.settings.rollups))])
         sink.run("idle", watermark=str(line_ms))
         assert self._outlets is not None
         self._outlets.close_idle(sink.micro_batch, [], due)
@@ -526,7 +527,9 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
     def view(each: View) -> dict[str, Any]:
-        times = {"window": f"{each.window_ms} ms", "slide": f"{each.step_ms} ms"}
+        times = {"window": f"{each.window_ms} ms"}
+        if each.step_ms != each.window_ms:
+            times["slide"] = f"{each.step_ms} ms"
         return {
             "name": each.name,
             "by": each.by,
@@ -537,6 +540,7 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
             **({"fill": "last"} if each.fills else {}),
             **({"final_after": f"{plain.MAX_DELAY_MS - each.lead_ms} ms"} if each.lead_ms else {}),
             **({"window": "none"} if each.is_endless else times),
+            **({} if each.source is None else {"from": each.source.name}),
         }
 
     gap, longest, retain = (f"{ms} ms" for ms in (rules.gap_ms, plain.MAX_DURATION_MS, plain.RETAIN_MS))

@@ -7,8 +7,10 @@ from service.row_schemas import OUTPUT
 from service.settings import Settings
 from state.finals import Finals
 from state.processor import BucketProcessor
+from state.rollups import Rollup, levels
 from state.rules import Rules
 from state.watermark import Delays
+from state.window_columns import columns_of
 
 
 def rules(settings: Settings) -> Rules:
@@ -28,7 +30,17 @@ def rules(settings: Settings) -> Rules:
         devices_every_ms=sessions.update_every_ms,
         leads=settings.leads,
         fills=settings.fills,
+        rollups=_rollups(settings),
     )
+
+
+def _rollups(settings: Settings) -> tuple[tuple[Rollup, ...], ...]:
+    found = [
+        Rollup(view.name, view.reads, columns_of(view.statistics), view.window_ms, view.calendar)
+        for view in settings.views
+        if view.reads is not None
+    ]
+    return levels(found)
 
 
 def has_states(settings: Settings) -> bool:

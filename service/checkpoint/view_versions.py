@@ -8,10 +8,14 @@ begun before.
 A version is what windows under one name in keys have in common: columns, length, slide and filter. A view of the settings that
 changes in one of these gets a new version, with another name in keys. A view that was removed and is added again does, too:
 windows of its former time may lack readings.
+
+A roll-up (`from`) reads one version of another view. When that gets a new version, so does the roll-up, which reads it. Both
+former versions serve until both new ones are complete. A former version of which the source is gone does not serve any more: its
+windows would lack readings.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
@@ -101,7 +105,10 @@ def begun(settings: Settings, meta: str = "") -> Versions:
         last[title] = max(last.get(title, 0), int(name.partition("@")[2] or 1))
         if not is_next:
             names[title] = name
-    views = tuple(_version(settings, view, names.get(view.name, view.name)) for view in settings.views)
+    views = tuple(
+        _version(settings, view, names.get(view.name, view.name), names.get(view.source or "", view.source))
+        for view in settings.views
+    )
     return Versions(views, {**{view.name: 1 for view in settings.views}, **last})
 
 
@@ -126,9 +133,11 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
     """
     views: list[ViewVersion] = []
     last = dict(versions.last)
-    for wanted in settings.views:
+    named = dict[str, str]()
+    for wanted in _sources_first(settings.views):
         serving, following = (versions.of(wanted.name, is_next=is_next) for is_next in (False, True))
-        same = next((each for each in (serving, following) if each and each.identity == wanted.identity), None)
+        reads = named.get(wanted.source or "")
+        same = next((e for e in (serving, following) if e and (e.identity, e.reads) == (wanted.identity, reads)), None)
         if same is not None:
             measures = _measures(settings, wanted)
             added = [] if wanted.is_endless else [n for n in measures if n not in _measures(settings, same, every=True)]
@@ -136,7 +145,8 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
             incomplete |= dict.fromkeys(added, newest_ms + 1 + (wanted.carry_for_ms or 0))
             if following is same and serving is not None:
                 views.append(serving)
-            version = _version(settings, wanted, same.name, is_next=same.is_next, incomplete=incomplete)
+            named[wanted.name] = same.name
+            version = _version(settings, wanted, same.name, reads, is_next=same.is_next, incomplete=incomplete)
             views.append(version.model_copy(update={"begins_ms": same.begins_ms, "since": same.since}))
             continue
         last[wanted.name] = number = last.get(wanted.name, 0) + 1
@@ -147,9 +157,43 @@ def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
         incomplete = {} if wanted.is_endless else dict.fromkeys(_measures(settings, wanted), whole_from_ms)
         if serving is not None:
             views.append(serving)
-        views.append(_version(settings, wanted, name, is_next=serving is not None, incomplete=incomplete))
-    after = _moved(Versions(tuple(views), last), newest_ms)
+        named[wanted.name] = name
+        views.append(_version(settings, wanted, name, reads, is_next=serving is not None, incomplete=incomplete))
+    places = {view.name: number for number, view in enumerate(settings.views)}
+    views.sort(key=lambda view: places[view.of])
+    after = _moved(Versions(_fed(views, settings), last), newest_ms)
     return versions if after == versions else after
+
+
+def _sources_first(views: Sequence[View]) -> list[View]:
+    """Return the views of settings, each roll-up behind the view that it reads."""
+    known = {view.name: view for view in views}
+
+    def depth(view: View) -> int:
+        return 0 if view.source is None else 1 + depth(known[view.source])
+
+    return sorted(views, key=depth)
+
+
+def _fed(views: Sequence[ViewVersion], settings: Settings) -> tuple[ViewVersion, ...]:
+    """Return the versions without the former ones whose source is gone, or has not all of their measures any more. The new ones
+    serve then, and so do those that read nothing of these."""
+    while True:
+        known = {view.name: _measures(settings, view, every=True) for view in views}
+        hungry = [
+            view
+            for view in views
+            if view.reads is not None
+            and not set(_measures(settings, view, every=True)).issubset(known.get(view.reads, ()))
+        ]
+        if not hungry:
+            return tuple(views)
+        titles = {view.of for view in hungry}
+        views = [
+            view.model_copy(update={"is_waiting": False}) if view.of in titles else view
+            for view in views
+            if view not in hungry
+        ]
 
 
 def require_rules(versions: Versions, settings: Settings, newest_ms: int) -> None:
@@ -220,6 +264,11 @@ def _moved(versions: Versions, newest_ms: int) -> Versions:
     if newest_ms < 0:
         views = tuple(view.model_copy(update={"incomplete": {}}) for view in views)
     ready = {view.of for view in views if view.is_next and not view.incomplete}
+    # What a version that stays reads stays, too.
+    while stays := {view.reads for view in views if view.is_next or view.of not in ready} & {
+        view.name for view in views if view.of in ready and not view.is_next
+    }:
+        ready -= {view.of for view in views if view.name in stays}
     kept = tuple(
         view.model_copy(update={"is_waiting": False}) if view.of in ready else view
         for view in views
@@ -229,7 +278,13 @@ def _moved(versions: Versions, newest_ms: int) -> Versions:
 
 
 def _version(
-    settings: Settings, view: View, name: str, *, is_next: bool = False, incomplete: Mapping[str, int] | None = None
+    settings: Settings,
+    view: View,
+    name: str,
+    reads: str | None,
+    *,
+    is_next: bool = False,
+    incomplete: Mapping[str, int] | None = None,
 ) -> ViewVersion:
     fields = {key: getattr(view, key) for key in View.model_fields if key not in {"name", "measures"}}
     measures = _measures(settings, view)
@@ -239,6 +294,7 @@ def _version(
         measures=() if measures == (EVENTS,) else measures,
         title=view.name,
         is_waiting=is_next,
+        source_keys=reads,
         zone_rules="" if view.calendar is None else view.calendar.rules,
         incomplete=incomplete or {},
     )

@@ -34,7 +34,7 @@ from service.daemon.lease import Lease
 from service.errors import CheckpointError, SettingsError
 from service.pipeline.command_session import started
 from service.reference.attributes import DEVICE
-from service.settings import Settings
+from service.settings import Settings, View
 from service.spark import session
 from service.spark.files import MANAGER, RESTORE, Files, Local, local, unusable
 from service.spark.internals import commit_log, state_files
@@ -207,20 +207,25 @@ class _Reshaping:
 
     def _divided(self, states: States, batch: int, buckets: int) -> dict[int, BucketState]:
         devices = self._buckets_of(states, buckets)
-        by_device = self._views_by_device(batch)
+        roots = self._roots(batch)
         parts: dict[int, list[BucketState]] = {}
         for state in states.values():
             of_devices = distribution.of_texts(state.devices["device"], devices)
-            of_windows = _of_windows(state.windows, devices, by_device, buckets)
+            of_windows = _of_windows(state.windows, devices, roots, buckets)
             for bucket, part in distribution.split(state, of_devices, of_windows).items():
                 parts.setdefault(bucket, []).append(part)
         return {bucket: distribution.joined(each) for bucket, each in parts.items()}
 
-    def _views_by_device(self, batch: int) -> frozenset[str]:
-        """The names in keys of the views by device, also of views that the next batch begins with."""
+    def _roots(self, batch: int) -> dict[str, str | None]:
+        """By the name in keys of each view, also of those that the next batch begins with, the name of the view that its readings
+        are folded for, by which keys have their buckets; None for a view by device."""
         versions = view_versions.Log(self.files).at(batch + 1)
-        views = versions.views if versions is not None else self.settings.views
-        return frozenset(view.name for view in views if view.by == (DEVICE,))
+        views = {view.name: view for view in (versions.views if versions is not None else self.settings.views)}
+
+        def root(view: View) -> str:
+            return view.name if view.reads is None else root(views[view.reads])
+
+        return {name: None if view.by == (DEVICE,) else root(view) for name, view in views.items()}
 
     def _buckets_of(self, states: States, buckets: int) -> dict[str, int]:
         """The bucket of each device, and of each key of a window: computed by Spark, as admission computes it."""
@@ -292,16 +297,17 @@ class _Reshaping:
 
 
 def _of_windows(
-    table: pa.Table, devices: Mapping[str, int], by_device: frozenset[str], buckets: int
+    table: pa.Table, devices: Mapping[str, int], roots: Mapping[str, str | None], buckets: int
 ) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The bucket of each window: the fold before the shuffle sends its parts there."""
+    """The bucket of each window: the fold before the shuffle sends its parts there, or those of the view that it is of."""
     view, key = array(table["view"]), array(table["key"])
     result = np.zeros(table.num_rows, np.int64)
     for code, name in enumerate(view.dictionary.to_pylist()):
         rows = codes_of(view) == code
-        if name in by_device:
+        root = roots.get(name, name)
+        if root is None:
             of_keys = distribution.of_texts(key.dictionary, devices)
         else:
-            of_keys = windows.buckets_of(name, key.dictionary, buckets).astype(np.int64)
+            of_keys = windows.buckets_of(root, key.dictionary, buckets).astype(np.int64)
         result[rows] = of_keys[codes_of(key)[rows]]
     return result

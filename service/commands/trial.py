@@ -7,7 +7,7 @@ the values are those of this sample alone. A reading that is late only because o
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,9 @@ def _attributes(spark: SparkSession, settings: Settings, folder: Path) -> Attrib
 
 
 def _changes(admitted: pa.Table, settings: Settings, attributes: Attributes | None, watermark_ms: int) -> Changes:
-    rules = sessions.rules(settings)
-    fold = builder.folding(settings, attributes)
+    # A sample is folded for all views: those of a roll-up have all of its readings then, not those of closed windows only.
+    rules = replace(sessions.rules(settings), rollups=())
+    fold = builder.folding(settings, attributes, views=settings.views)
     parts, runs = [], []
     names = [name for name in admitted.column_names if not name.startswith(readings.KEPT)]
     for batch in fold(admitted.select(names).to_batches()):

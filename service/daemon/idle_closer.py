@@ -15,19 +15,19 @@ state (state/waiting.py): progress must not call a window final that lacks readi
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
 last committed batch, advanced by the state's own step (state/table.py). Windows with readings need no write in Redis: progress
 says up to which event time they are closed. Those without, of views with `fill`, are written when they are closed, and again
-after a batch that may have changed what is carried into them. Outlets get all (service/outlets/silence.py). All values have that
+after a batch that may have changed what is carried into them. So are those of roll-ups, with the readings of windows that are
+still open (state/rollups.py). Outlets get all (service/outlets/silence.py). All values have that
 batch's number. They are written under the term's `write_lock`, so never while a batch is written, and only while every published
 batch is committed.
 docs/decisions/0009-silence-closes-in-redis-alone.md gives the reasons.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -47,7 +47,7 @@ from service.settings import Settings
 from service.spark.files import opened
 from service.units import format_time
 from state import codec, reader, windows
-from state.columns import ints
+from state.columns import Bools, ints
 from state.layout import BucketState, Changes
 from state.table import present_waiting
 
@@ -57,7 +57,7 @@ COMMIT_S = 2.0
 """How long the idle closer waits for Spark's commit of the batch that was published last."""
 _LOOK_S = 0.02
 MOST_FILLED = 50_000
-"""Windows without readings that are written while no batch can be: about a second."""
+"""Windows without readings, or of roll-ups, that are written while no batch can be: about a second."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class IdleCloser(SideJob):
         self._published_ms = 0
         settings = term.settings
         self._longest_ms = max([settings.sessions.update_every_ms, *(view.update_every_ms for view in settings.views)])
+        self._rollups = settings.rollups
         self._changed: int | None = None
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""
         self._open: tuple[int, Tables] | None = None
@@ -132,15 +133,15 @@ class IdleCloser(SideJob):
                 tables.keep(number, state)
                 closed.append(changes)
         ended = list[pa.Table]()
-        for until_ms, due, later in parts(self._windows, line_ms):
+        for until_ms, due, later in parts(self._windows, line_ms, self._rollups):
             with self._term.write_lock:
                 sink = self._sink(until_ms)
                 if sink is None:
                     return
-                if empty := filled(due):
+                if lacking := unwritten(due, self._rollups):
                     # The list of keys loses what has expired by the watermark: silence expires nothing.
                     micro_batch = replace(sink.micro_batch, watermark_ms=committed.watermark_ms)
-                    outcome += replace(sink, micro_batch=micro_batch).write([_row(empty)])
+                    outcome += replace(sink, micro_batch=micro_batch).write([_row(lacking)])
                 sink.run("idle", watermark=str(until_ms))
                 self._term.idle_ms = max(self._term.idle_ms, until_ms)
                 ended += due
@@ -187,9 +188,9 @@ class IdleCloser(SideJob):
             states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
             opened = batch, _tables(states, self._settings)
             self._open = opened
-            fills = self._settings.fills
-            has_use = bool(fills) or self._term.outlets is not None
-            shown = (windows.for_silence(state.windows, fills) for state in states if has_use)
+            rules = sessions.rules(self._settings)
+            has_use = bool(rules.fills or rules.rollups) or self._term.outlets is not None
+            shown = (windows.for_silence(state.windows, rules.fills, rules.rollups) for state in states if has_use)
             self._windows = [table.sort_by("end") for table in shown]
         return opened[1]
 
@@ -244,14 +245,18 @@ def tables(spark: SparkSession, checkpoint: str, settings: Settings, batch: int 
     return _tables([state for _, state in reader.states(spark, checkpoint, batch)], settings)
 
 
-def parts(tables: Sequence[pa.Table], line_ms: int) -> Iterator[tuple[int, list[pa.Table], list[pa.Table]]]:
+def parts(
+    tables: Sequence[pa.Table], line_ms: int, rollups: Collection[str] = ()
+) -> Iterator[tuple[int, list[pa.Table], list[pa.Table]]]:
     """Yield the windows that end by a time: up to when, these windows, and those that end later. `tables` are sorted by `end`.
 
-    A part ends with the `MOST_FILLED`th window without readings, and has all that end with it. There is at least one part.
+    A part ends with the `MOST_FILLED`th window that is `unwritten`, and has all that end with it. There is at least one part.
     """
     ends = [ints(table, "end") for table in tables]
-    empty = [each[(each <= line_ms) & (ints(table, "count") == 0)] for each, table in zip(ends, tables, strict=True)]
-    cuts = np.sort(np.concatenate([np.zeros(0, np.int64), *empty]))[MOST_FILLED - 1 :: MOST_FILLED]
+    lacking = [
+        each[(each <= line_ms) & _are_unwritten(table, rollups)] for each, table in zip(ends, tables, strict=True)
+    ]
+    cuts = np.sort(np.concatenate([np.zeros(0, np.int64), *lacking]))[MOST_FILLED - 1 :: MOST_FILLED]
     for until_ms in sorted({*cuts.tolist(), line_ms}):
         places = [int(np.searchsorted(ints(table, "end"), until_ms, "right")) for table in tables]
         due = [table.slice(0, place) for table, place in zip(tables, places, strict=True)]
@@ -259,10 +264,15 @@ def parts(tables: Sequence[pa.Table], line_ms: int) -> Iterator[tuple[int, list[
         yield until_ms, due, tables
 
 
-def filled(due: Iterable[pa.Table]) -> Changes:
-    """Return the windows without readings."""
-    tables = [table.filter(pc.equal(table["count"], 0)) for table in due]
+def unwritten(due: Iterable[pa.Table], rollups: Collection[str] = ()) -> Changes:
+    """Return the windows of which Redis may lack readings, or which it lacks: those of roll-ups, and those without readings."""
+    tables = [table.filter(pa.array(_are_unwritten(table, rollups))) for table in due]
     return Changes.of_windows(windows.concat(tables))
+
+
+def _are_unwritten(table: pa.Table, rollups: Collection[str]) -> Bools:
+    lacking: Bools = ints(table, "count") == 0
+    return lacking | windows.are_of(table, rollups) if rollups else lacking
 
 
 def _tables(states: Iterable[BucketState], settings: Settings) -> Tables:

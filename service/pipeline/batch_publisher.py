@@ -43,7 +43,7 @@ from service.reference.attributes import Attributes
 from service.rejects import delivery
 from service.row_schemas import CHANGES, FINALS, REJECTS, SIZE, TIMES, unpack_size
 from state import codec, watermark, windows
-from state.columns import Ints
+from state.columns import Ints, ints
 from state.layout import Changes
 from state.watermark import EventTime
 
@@ -101,7 +101,8 @@ class Sink(Store):
     def _write_values(self, output: "_Output") -> Outcome:
         changes = output.changes()
         parts = self._by_shard(changes)
-        written = self.over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early))
+        closed_ms = max([self.micro_batch.watermark_ms, *(watermark_ms for watermark_ms, _ in output.event_times)])
+        written = self.over_shards(lambda shard: self._write_shard(shard, parts[shard], output.early, closed_ms))
         tally = task_counters.total(output.tallies)
         latency_ms, latency = latency_counts(tally, clock.now_ms())
         return sum(written.values(), Outcome()) + Outcome(
@@ -135,13 +136,13 @@ class Sink(Store):
         parts = {name: by_shard(getattr(changes, name), count) for name in ("sessions", "devices", "windows")}
         return [Changes(**{name: tables[shard] for name, tables in parts.items()}) for shard in range(count)]
 
-    def _write_shard(self, shard: int, changes: Changes, early: Early) -> Outcome:
+    def _write_shard(self, shard: int, changes: Changes, early: Early, closed_ms: int) -> Outcome:
         left_out = 0
         if self.policy.covered:
             changes, left_out = self.policy.covered[shard].leave_out(changes)
         budget, counter = self.budget(shard, "values"), _CallCounter()
         sizes: list[tuple[Kind, int]] = []
-        calls = counter.count(self._calls(shard, changes, early, sizes))
+        calls = counter.count(self._calls(shard, changes, early, closed_ms, sizes))
         first = next(calls, None)
         if first is None:
             return Outcome(refused_old=left_out)
@@ -167,23 +168,40 @@ class Sink(Store):
             retries=budget.retries,
         )
 
-    def _rows(self, shard: int, changes: Changes) -> Iterator[Rows]:
-        """Yield the rows, ROWS_AT_ONCE of a kind at a time: as text they take ten times the memory of their columns."""
+    def _rows(self, shard: int, changes: Changes, closed_ms: int) -> Iterator[Rows]:
+        """Yield the rows, ROWS_AT_ONCE of a kind at a time: as text they take ten times the memory of their columns.
+
+        Windows that end by `closed_ms` are closed.
+        """
         keys, watermark_ms = shards(self.settings.redis)[shard], self.micro_batch.watermark_ms
         retain_ms, ahead_ms = self.settings.sessions.retain_ms, self.settings.admission.max_ahead_ms
         for table, has_end in _by_end(changes.windows):
             begun = None if has_end else self.begun
-            for part in _parts(table):
-                yield window_rows(part, keys, self.settings.views, watermark_ms, begun, ahead_ms)
+            for chosen, is_behind in self._by_readings(table, closed_ms):
+                for part in _parts(chosen):
+                    rows = window_rows(part, keys, self.settings.views, watermark_ms, begun, ahead_ms)
+                    yield replace(rows, shared={**rows.shared, "behind": True}) if is_behind else rows
         for part in _parts(changes.sessions, ["device", "start"]):
             yield session_rows(part, keys, self.settings.sessions, self.policy.closed_by)
         for part in _parts(changes.devices, ["device"]):
             yield device_rows(part, keys, retain_ms, self.micro_batch.reference, self.attributes)
 
-    def _calls(self, shard: int, changes: Changes, early: Early, sizes: list[tuple[Kind, int]]) -> Iterator[Call]:
+    def _by_readings(self, table: pa.Table, closed_ms: int) -> list[tuple[pa.Table, bool]]:
+        """Return the windows that have all readings, and the open ones of roll-ups, which lack those of windows that are open;
+        each with whether it lacks some. What silence closes has all."""
+        rollups = self.settings.rollups
+        if not rollups or self.policy.closed_by == "idle":
+            return [(table, False)]
+        is_behind = windows.are_of(table, rollups) & (ints(table, "end") > closed_ms)
+        parts = [(table.filter(pa.array(rows)), behind) for rows, behind in ((~is_behind, False), (is_behind, True))]
+        return [(windows.compact(part), behind) for part, behind in parts if part.num_rows]
+
+    def _calls(
+        self, shard: int, changes: Changes, early: Early, closed_ms: int, sizes: list[tuple[Kind, int]]
+    ) -> Iterator[Call]:
         """Yield the calls; of those of rows, `sizes` gets the kind and the number of rows."""
         stamp, chunk, gap_ms = self.stamp(), self.settings.redis.chunk, self.settings.sessions.gap_ms
-        for rows in self._rows(shard, changes):
+        for rows in self._rows(shard, changes, closed_ms):
             parts = as_of_watermark(rows, self.micro_batch.watermark_ms, gap_ms) if self.policy.is_complete else [rows]
             if self.policy.is_last:
                 parts = [replace(part, shared={**part.shared, "last": True}) for part in parts]

@@ -83,11 +83,12 @@ def folding(
     *,
     views: Sequence[View] | None = None,
 ) -> Fold:
-    """Return the step that folds the readings of a task, of all views by default.
+    """Return the step that folds the readings of a task, by default for all views but roll-ups.
 
     `values` are the decisions on the values of the record's columns.
     """
-    of_views = [(view, settings.view_measures(view)) for view in (settings.views if views is None else views)]
+    views = settings.folded_views if views is None else views
+    of_views = [(view, settings.view_measures(view)) for view in views]
     gap = interval = None
     if settings.reference is not None and attributes is not None:
         gap, interval = settings.reference.session_gap, settings.reference.expected_interval

@@ -175,6 +175,8 @@ end
 --         corrects  its rows are corrections of closed values: it does not count who wrote the stored one
 --         complete  its rows have all readings, also those that Redis has lost, and those before their view began
 --         last      there are no more readings of these than the row's: others are in windows of other keys by now
+--         behind    its rows are open windows of roll-ups, which lack readings of open windows. A value that silence has closed
+--                   has these
 -- In a batch, count and end tell the content of a window. A window's count and a device's time never fall, whatever the epoch,
 -- unless a window without end begins later: its view was removed meanwhile, or the topic has lost records. An open session has
 -- fewer readings than one that silence closed in an earlier term if its writer reads the topic again; in the same term the
@@ -191,6 +193,7 @@ local function verdict(stored, row, clock)
     if row:is_same(phase) then return 'keep' end
     return is_poorer and not is_merged and row.state ~= 'merged' and 'older' or 'revise'
   end
+  if clock.behind and phase == 'idle' then return 'keep' end
   if is_poorer and row.ends then
     is_poorer = stored.ends == row.ends_text and (phase ~= 'final' or (is_part and not clock.last))
     if is_poorer and row.begins and stored.begins < row.begins then is_poorer = clock.is_rebuilding() end
@@ -220,7 +223,7 @@ end
 -- a.list_ttl   (ms) rows are sessions: one that is entered is so in its device's list, which is kept so long after that and after
 --              one is closed
 -- a.clock      ids: rows are devices. The fields of `early` are kept until `last_seen` has passed them
--- a.number     rows are corrections: see `verdict` for this and for a.complete and a.last. Epoch, batch and TTL of a value stay
+-- a.number     rows are corrections: see `verdict` for this and for a.complete, a.last and a.behind. Epoch, batch and TTL of a value stay
 -- A window is closed by the watermark if it ends by `final` of progress. It is settled if it ends by the time that `settled` of
 -- progress has of its view. It is closed by silence if it ends by `idle` of progress and its (epoch, batch) is not after that
 -- silence. If a window is final and may not be written as it does not exist, the mark `republish` is set, so that the complete
@@ -241,7 +244,8 @@ local function write()
   local ends, state = kind == 'window' and column_of['end'], kind == 'session' and column_of.state
   local begins, amounts = endless and column_of.complete_from, column_of[devices and 'last_seen' or 'count']
 
-  local clock = {epoch = epoch, batch = batch, final = -1, corrects = corrects, complete = a.complete, last = a.last}
+  local clock = {epoch = epoch, batch = batch, final = -1, corrects = corrects, complete = a.complete, last = a.last,
+    behind = a.behind}
   function clock.is_rebuilding() return call('EXISTS', KEYS[7]) == 1 end
   local idle, idle_epoch, idle_batch, settled = -1, nil, nil, nil
   if ends then

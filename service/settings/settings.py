@@ -217,6 +217,7 @@ class Settings(Section):
                     f"views.{view.name}.final_after {format_duration(after_ms)} is more than max_delay {most}: a later reading "
                     "is in no window. Shorten final_after, or lengthen max_delay"
                 )
+        problems += self._crossing_views()
         problems += _unknown("admission.ranges", self.admission.ranges, measures, f"measure of {section}")
         problems += _unknown(
             "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
@@ -241,6 +242,13 @@ class Settings(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _crossing_views(self) -> Iterator[str]:
+        """Yield a problem for each view that is to be put together of another one's windows, and cannot be."""
+        if any(view.source is not None for view in self.views):
+            from service.settings import rollups  # noqa: PLC0415 - it imports NumPy, which other settings do not need
+
+            yield from rollups.problems(self.views, self.view_measures)
 
     def _problems_of(self, form: Input) -> Iterator[str]:
         """Yield what the keys of an input, and the registry, do not allow."""
@@ -408,6 +416,16 @@ class Settings(Section):
         return tuple(view for view in self.views if not view.is_endless)
 
     @property
+    def folded_views(self) -> tuple[View, ...]:
+        """The views whose windows are of readings; the others are put together of their windows."""
+        return tuple(view for view in self.views if view.reads is None)
+
+    @property
+    def rollups(self) -> frozenset[str]:
+        """The names in keys of the views that are put together of other views' windows."""
+        return frozenset(view.name for view in self.views if view.reads is not None)
+
+    @property
     def leads(self) -> dict[str, int]:
         """How long (ms) before they are final windows are settled, by view, of views with `final_after`."""
         most_ms = self.admission.max_delay_ms
@@ -475,6 +493,7 @@ class Settings(Section):
             "slide_ms": view.step_ms,
             **({} if view.calendar is None else {"calendar": asdict(view.calendar)}),
             "measures": list(self.view_measures(view)),
+            **({} if view.source is None else {"from": view.source}),
             "where": view.where,
             "statistics": list(view.statistics),
             "retain_ms": view.retain_ms,

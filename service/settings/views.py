@@ -75,6 +75,12 @@ class View(Section):
     """
     measures: tuple[str, ...] | None = Field(default=None, examples=[["temperature"]])
     """Measures to aggregate; [] counts readings, also those without a measure. Default: all."""
+    source: Name | None = Field(default=None, alias="from", examples=["minute"])
+    """Another view, of whose closed windows this view's are put together: an hour of minutes. It costs a merge for each of
+    them, where readings are not folded again. It has the same `by` and `where`, and at least the measures and statistics of
+    this view. Values are the same; an open window has the readings up to the last closed window of that view. Default:
+    windows are of readings.
+    """
     where: Predicate = Field(default=None, examples=["temperature > 0"])
     """A SQL predicate; readings that do not meet it are not in the view. Default: none."""
     statistics: tuple[str, ...] = statistics.DEFAULT
@@ -196,6 +202,8 @@ class View(Section):
         ):
             if is_set and not any(each in needed for each in self.statistics):
                 yield f"{name}: of no statistic that it changes; these are {', '.join(needed)}"
+        if self.source is not None:
+            yield from self._conflicts_of_rollup()
         if self.slide_ms is None:
             return
         if self.time_zone is not None:
@@ -205,6 +213,23 @@ class View(Section):
                 f"window {format_duration(self.window_ms)} must be a whole multiple of slide "
                 f"{format_duration(self.slide_ms)}: windows are put together from slides"
             )
+
+    def _conflicts_of_rollup(self) -> Iterator[str]:
+        if self.is_endless:
+            yield "from: a view without windows counts late readings, which closed windows do not have. Remove from"
+        reasons = {
+            "slide": "a window of another view is in one of its windows only",
+            "final_after": "its windows have all readings when those of the other view are final, not before",
+            "carry_for": "what is carried over the start of a closed window cannot be taken out of it",
+        }
+        for name, reason in reasons.items():
+            if getattr(self, f"{name}_ms") is not None:
+                yield f"from: is given beside {name}: {reason}. Remove {name}, or from"
+
+    @property
+    def reads(self) -> str | None:
+        """The name in keys of the view that it is computed from."""
+        return self.source
 
     @property
     def has_groups(self) -> bool:
@@ -292,7 +317,7 @@ class View(Section):
         """The properties that all windows of one name in keys share. A view with another identity is another version."""
         step_ms = self.step_ms if self.time_zone is None else 0  # that of a calendar follows from the version of tzdata
         times = step_ms, self.carry_for_ms, self.time_zone, self.offset_ms
-        return self.by, self.window_ms, self.where, *times, self.per, self.wraps_at
+        return self.by, self.window_ms, self.where, *times, self.per, self.wraps_at, self.source
 
 
 class ViewVersion(View):
@@ -311,6 +336,8 @@ class ViewVersion(View):
     """Where its windows begin by the version of tzdata that wrote this; "" for windows of no calendar."""
     begins_ms: int = 0
     """The event time from which the computed past goes, because Kafka has no older records; 0 if it has what is kept."""
+    source_keys: str | None = None
+    """The name in keys of the view that it is computed from."""
 
     @property
     def of(self) -> str:
@@ -319,6 +346,10 @@ class ViewVersion(View):
     @property
     def is_next(self) -> bool:
         return self.is_waiting
+
+    @property
+    def reads(self) -> str | None:
+        return self.source_keys
 
     @property
     def is_marked(self) -> bool:

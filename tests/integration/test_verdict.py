@@ -88,6 +88,7 @@ class Store:
         if case.kind == "window":
             shared = {**PARTLY, "again": policy != "stream", "complete": policy != "stream", "last": policy == "fill"}
             shared["endless"] = "complete_from" in case.row
+            shared["behind"] = case.clock.behind
         if case.kind == "session":
             shared["list_ttl"] = 60_000
         fields: dict[str, Any] = {name: [str(value).encode()] for name, value in case.row.items()}

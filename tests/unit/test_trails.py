@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -87,6 +88,32 @@ def test_a_step_down_of_a_counter_that_wraps_counts_up_to_there_and_from_zero(re
     right = plain("increase", [(ms, value, "d") for ms, value in counters], Frame(0, 10_000, wraps_at=wraps_at))
     from_0 = plain("increase", [(ms, value, "d") for ms, value in counters], Frame(0, 10_000))
     assert walked.increase.tolist() == [right, right, from_0]
+
+
+@examples(150)
+@hypothesis.given(some_readings, st.lists(st.integers(1, 9_999), max_size=6), st.randoms())
+def test_folded_parts_that_follow_each_other_join(readings, cuts, rng):
+    """Each has a run, or readings alone, or both: as closed minutes that become parts of an hour, some in each step."""
+    edges = [0, *sorted(set(cuts)), 10_000]
+    groups = [[each for each in readings if low <= each[0] < high] for low, high in itertools.pairwise(edges)]
+    with mock.patch.object(trails, "FOLD_FROM", 2):
+        parts = [trails.settle(part(group), rng.randint(0, 10_000), None) for group in groups if group]
+    for size in (1, 2, len(parts)):
+        whole = np.array([b""], np.object_)
+        for at in range(0, len(parts), size):
+            step = parts[at : at + size]
+            whole = blobs.pair(trails.reduce, whole, merged(rng.sample(step, len(step))))
+        assert_plain(numbers(whole), readings)
+        assert_plain(numbers(trails.settle(whole, 10_000, None)), readings)
+
+
+def test_parts_that_overlap_in_time_lose_the_statistics():
+    with mock.patch.object(trails, "FOLD_FROM", 2):
+        early, late = (trails.settle(part([(ms, 1.0), (ms + 100, 2.0)]), 10_000, None) for ms in (0, 50))
+        touching = trails.settle(part([(100, 1.0), (300, 2.0)]), 10_000, None)
+    for other in (late, touching, part([(50, 1.0)])):
+        assert all(math.isnan(value) for value in numbers(merged([early, other])).values())
+    assert numbers(merged([touching, part([(5, 1.0)])]))["increase"] == 1.0
 
 
 def test_readings_behind_the_watermark_take_bounded_room():
