@@ -84,9 +84,6 @@ class _WithoutLeader:
     def list_topics(self, timeout: float) -> SimpleNamespace:
         return SimpleNamespace(topics={"readings.rejects": SimpleNamespace(partitions={0: None})})
 
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        return 0, 10
-
     def offsets_for_times(self, places: list[TopicPartition], timeout: float) -> list[SimpleNamespace]:
         return [SimpleNamespace(error=KafkaError(KafkaError.LEADER_NOT_AVAILABLE), offset=-1001)]
 
