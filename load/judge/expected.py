@@ -6,13 +6,13 @@ extended precision (two passes), and sessions are found by walking a device's re
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from load.judge.calendars import Calendar
+from load.judge.calendars import Calendar, is_zone
 from load.judge.statistics import DEFAULT, Frame, of_carried, plain
 
 Integers = NDArray[np.int64]
@@ -51,6 +51,8 @@ class View:
     carry_ms: int | None = None
     calendar: Calendar | None = None
     """Where its windows begin and end, if they are of a time zone; then the two lengths mean nothing."""
+    zone_column: str | None = None
+    """The column of its keys that has the zone of `calendar`; `of_key` has the view of one key."""
     per_s: int = 1
     """The seconds to which rates and areas refer."""
     wraps_at: float | None = None
@@ -59,6 +61,21 @@ class View:
     """How long before they are final its windows are settled: `max_delay` less `final_after`."""
     fills: bool = False
     """Whether windows without a reading are there once they are closed, while one before them holds."""
+
+    def of_key(self, key: str) -> "View":
+        """The view as the windows of one key are."""
+        if self.zone_column is None or self.calendar is None:
+            return self
+        zone = key.split("|")[self.by.index(self.zone_column)]
+        return replace(self, zone_column=None, calendar=replace(self.calendar, zone="UTC" if zone[0] == "(" else zone))
+
+    def with_zone(self, key: str) -> str:
+        """The key, without a zone that does not exist."""
+        parts = key.split("|")
+        at = self.by.index(self.zone_column or "")
+        if not is_zone(parts[at]) and parts[at] != OTHER_VALUES:
+            parts[at] = NO_ATTRIBUTE
+        return "|".join(parts)
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
@@ -82,6 +99,8 @@ class View:
     def last_end(self, event_ms: int) -> int:
         """The end of the last window that a reading is in, or is carried into."""
         at = event_ms + (self.carry_ms or 0)
+        if self.calendar is not None and self.zone_column is not None:
+            return self.calendar.latest_end(at)
         return self.end(at // self.step_ms * self.step_ms if self.calendar is None else self.calendar.span(at)[0])
 
     def frame(self, start: int, end: int, before: Mapping[str, tuple[int, float]]) -> Frame:
@@ -267,7 +286,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
             raise KeyError(key)
         part = self._parts[key[0], key[1]]
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
-        view = self._views[key[0], key[1]]
+        view = self._views[key[0], key[1]].of_key(key[2])
         end = view.end(key[3])
         lines = {"watermark": self.watermark_ms, "settled": self.watermark_ms + view.lead_ms, "idle": self.idle_ms}
         closed_by = next((cause for cause, line_ms in lines.items() if end <= line_ms), "")
@@ -344,10 +363,12 @@ def windows(
             has = ~np.isnan(values)
             if has.any():
                 kept = order[has]
-                table = _slide(key[kept], readings.event_ms[kept], values[has], view)
+                table = _slide(key[kept], readings.event_ms[kept], values[has], [view.of_key(each) for each in keys])
                 if view.fills:
                     line_ms = max(watermark_ms + view.lead_ms, idle_ms)
-                    table = _filled(table, key[kept], readings.event_ms[kept], view, line_ms)
+                    table = _filled(
+                        table, key[kept], readings.event_ms[kept], [view.of_key(each) for each in keys], line_ms
+                    )
                 others = tuple(name for name in view.statistics if name not in DEFAULT)
                 raw = None
                 if others:
@@ -371,17 +392,21 @@ def _keys(
             key_text(view.by, name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
             for name, *each in zip((readings.names[d] for d in readings.device), *columns, strict=True)
         ]
+    if view.zone_column is not None:
+        texts = [view.with_zone(text) for text in texts]
     keys = sorted(set(texts))
     codes = {key: code for code, key in enumerate(keys)}
     key = np.array([codes[text] for text in texts], np.int64)
     return keys, key if own else key[readings.device]
 
 
-def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Table:
-    """Windows over readings sorted by key and time, at least one of them."""
+def _slide(key: Integers, event_ms: Integers, values: Floats, views: Sequence[View]) -> _Table:
+    """Windows over readings sorted by key and time, at least one of them; `views` has the view of each key."""
+    view = views[0]
     if view.calendar is not None:
-        spans = {ms: view.calendar.span(ms) for ms in np.unique(event_ms).tolist()}
-        candidate = np.stack([key, np.array([spans[ms][0] for ms in event_ms.tolist()], np.int64)])
+        calendars = [each.calendar or view.calendar for each in views]
+        starts = [calendars[code].span(ms)[0] for code, ms in zip(key.tolist(), event_ms.tolist(), strict=True)]
+        candidate = np.stack([key, np.array(starts, np.int64)])
     else:
         step = event_ms // view.step_ms
         new = np.append(True, (np.diff(key) != 0) | (np.diff(step) != 0))
@@ -391,7 +416,7 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Ta
     candidate = candidate[:, np.lexsort(candidate[::-1])]
     once = np.append(True, (np.diff(candidate, axis=1) != 0).any(axis=0))
     group, start = candidate[:, once]
-    end = np.array([view.end(ms) for ms in start.tolist()], np.int64)
+    end = np.array([views[code].end(ms) for code, ms in zip(group.tolist(), start.tolist(), strict=True)], np.int64)
     # Key and time as one sorted number, so that a window is found by two binary searches.
     origin = int(start.min())
     width = int(end.max()) - origin + 1
@@ -407,15 +432,15 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Ta
     return _Table(group, start, count, total, mean, least, most, stddev, first, last, low, high)
 
 
-def _filled(table: _Table, key: Integers, event_ms: Integers, view: View, line_ms: int) -> _Table:
-    """The windows of a view that fills, too, that have no reading."""
+def _filled(table: _Table, key: Integers, event_ms: Integers, views: Sequence[View], line_ms: int) -> _Table:
+    """The windows of a view that fills, too, that have no reading; `views` has the view of each key."""
     known = set(zip(table.key.tolist(), table.start.tolist(), strict=True))
     rows = zip(key.tolist(), event_ms.tolist(), strict=True)
     # Readings are in the order of time: the last one before a window is the one that counts.
     added = {
         (code, start): (ms, at + 1)
         for at, (code, ms) in enumerate(rows)
-        for start in view.filled(ms, line_ms)
+        for start in views[code].filled(ms, line_ms)
         if (code, start) not in known
     }
     of = {name: np.array([each[n] for each in added], np.int64) for n, name in enumerate(("key", "start"))}
