@@ -136,9 +136,10 @@ def _by_zone(of_zone: Callable[..., Any], keys: Any, place: int, times: Sequence
     zones = with_zone(names, UTC).dictionary_encode()
     numbers = zones.indices.take(encoded.indices).to_numpy(zero_copy_only=False)
     order = np.argsort(numbers, kind="stable")
-    rows = np.split(order, np.cumsum(np.bincount(numbers, minlength=len(zones.dictionary)))[:-1])
+    ends = np.cumsum(np.bincount(numbers, minlength=len(zones.dictionary))).tolist()
     found = np.empty(len(numbers), dtype)
-    for name, own in zip(zones.dictionary.to_pylist(), rows, strict=True):
+    for name, begin, end in zip(zones.dictionary.to_pylist(), [0, *ends], ends, strict=False):
+        own = order[begin:end]
         found[own] = of_zone(name, *(each[own] for each in times))
     return found
 

@@ -43,6 +43,13 @@ def test_each_key_has_the_windows_of_its_own_zone(window_ms: int, offset_ms: int
     assert (ends - starts <= made.longest_ms).all()
 
 
+def test_no_times_have_no_windows() -> None:
+    nothing = np.zeros(0, np.int64)
+    for keys in (pa.array([], pa.string()), pa.array([], pa.string()).dictionary_encode(), pa.array(["a|UTC"])[:0]):
+        assert [len(each) for each in (keyed().starts(nothing, keys), keyed().ends(nothing, keys))] == [0, 0]
+        assert keyed_calendar.local_times(nothing, 1, keys) == []
+
+
 def test_a_calendar_of_keys_is_named_for_people_and_read_from_what_it_publishes() -> None:
     made = keyed(MONTH_MS, 6 * HOUR_MS)
     assert f"{made.text}{made.text_of_offset}" == "1 mo of the zone in zone, 6 h later"
