@@ -69,10 +69,12 @@ class View:
         zone = key.split("|")[self.by.index(self.zone_column)]
         return replace(self, zone_column=None, calendar=replace(self.calendar, zone="UTC" if zone[0] == "(" else zone))
 
-    def with_zone(self, key: str) -> str:
-        """The key, without a zone that does not exist."""
-        parts = key.split("|")
-        at = self.by.index(self.zone_column or "")
+    def key(self, device: str, attributes: Mapping[str, str | None]) -> str:
+        """The key of a device, without a zone that does not exist."""
+        text = key_text(self.by, device, attributes)
+        if self.zone_column is None:
+            return text
+        parts, at = text.split("|"), self.by.index(self.zone_column)
         if not is_zone(parts[at]) and parts[at] != OTHER_VALUES:
             parts[at] = NO_ATTRIBUTE
         return "|".join(parts)
@@ -81,18 +83,24 @@ class View:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
 
+    def starts(self, event_ms: int) -> Sequence[int]:
+        """The starts of the windows that a time is in."""
+        if self.calendar is not None:
+            return [self.calendar.span(event_ms)[0]]
+        return range(event_ms // self.step_ms * self.step_ms, event_ms - self.window_ms, -self.step_ms)
+
     def filled(self, event_ms: int, line_ms: int) -> Iterator[int]:
         """The starts of the windows behind a reading in which it holds, and that end by a time."""
-        start = self._next(event_ms)
+        start = self.next_start(event_ms)
         while self.fills and start < event_ms + (self.carry_ms or 0) and self.end(start) <= line_ms:
             yield start
-            start = self._next(start)
+            start = self.next_start(start)
 
     def holds(self, start: int, before: Mapping[str, tuple[int, float]]) -> bool:
         """Whether one of the readings before a window still holds in it."""
         return max(ms for ms, _ in before.values()) + (self.carry_ms or 0) > start
 
-    def _next(self, at: int) -> int:
+    def next_start(self, at: int) -> int:
         """The start of the first window that begins after a time."""
         return (at // self.step_ms + 1) * self.step_ms if self.calendar is None else self.calendar.span(at)[1]
 
@@ -102,6 +110,10 @@ class View:
         if self.calendar is not None and self.zone_column is not None:
             return self.calendar.latest_end(at)
         return self.end(at // self.step_ms * self.step_ms if self.calendar is None else self.calendar.span(at)[0])
+
+    def local(self, start: int) -> str:
+        """A start on the clock of the zone, "" without one."""
+        return "" if self.calendar is None else self.calendar.local(start)
 
     def frame(self, start: int, end: int, before: Mapping[str, tuple[int, float]]) -> Frame:
         """What a window's statistics need besides its readings; `before` are the readings that are carried into it."""
@@ -300,7 +312,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
                 others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
             else:
                 others = of_carried(part.others, view.frame(key[3], end, before))
-        local = "" if view.calendar is None else view.calendar.local(key[3])
+        local = view.local(key[3])
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)
 
     def __iter__(self) -> Iterator[WindowKey]:
@@ -385,15 +397,13 @@ def _keys(
     """The view's keys, sorted, and the number of each reading's."""
     own = [name for name in view.by if name in readings.texts]
     if not own:
-        texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
+        texts = [view.key(name, attributes.get(name, {})) for name in readings.names]
     else:
         columns = (readings.texts[name] for name in own)
         texts = [
-            key_text(view.by, name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
+            view.key(name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
             for name, *each in zip((readings.names[d] for d in readings.device), *columns, strict=True)
         ]
-    if view.zone_column is not None:
-        texts = [view.with_zone(text) for text in texts]
     keys = sorted(set(texts))
     codes = {key: code for code, key in enumerate(keys)}
     key = np.array([codes[text] for text in texts], np.int64)

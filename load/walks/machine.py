@@ -31,6 +31,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from load.judge.calendars import Calendar
 from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import ALL, DEFAULT, ORDERED
 from load.walks import plain
@@ -50,7 +51,9 @@ from load.walks.world import (
 )
 from schemas import contract
 
-BASE_MS = 1_790_000_040_000
+BASE_MS = 1_792_879_140_000
+"""2026-10-24, 21:59 UTC, a minute before a day begins in ZONES: it has 25 hours in the first, and 24 in the second."""
+ZONES = ("Europe/Rome", "Africa/Johannesburg")
 DEVICES = ("a", "ü b*", "北:|50%")
 GAPS_MS = (5_000, 10_000, 15_000, 30_000)
 EDGES_MS = sorted({0, *(sign * (gap + by) for gap in (*GAPS_MS, 20_000) for by in (-1, 0, 1) for sign in (1, -1))})
@@ -88,7 +91,8 @@ def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
     One by device and one by site carry readings, and now and then they fill windows without one. Windows of some are settled
-    before they are final. One without windows comes, goes, and has other statistics and measures.
+    before they are final. Two have the days of their keys' zones. One without windows comes, goes, and has other statistics and
+    measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     lead = (30_000, 0, 25_000, 10_000, 20_000, 0)[choice]
@@ -115,7 +119,18 @@ def views(choice: int) -> tuple[View, ...]:
     ever = View("ever", ("device",), ENDLESS_MS, ENDLESS_MS, plain.MEASURES[: 1 + choice // 3], total)
     without = (ever,) if choice % 3 != 1 else ()
     warm = View("warm", ("device",), 10_000, 10_000, ("t",), where=("t > 20", "h is null or device <> 'a'")[choice % 2])
-    return (View("all", (), 10_000, 10_000, ("t",)), warm, carry, plant, *more[: 2 + choice // 2], *without)
+    days = View("days", ("site",), 0, 0, ("h",), lead_ms=lead, calendar=Calendar(1, "d", ""), zone_column="site")
+    zoned = replace(
+        carry,
+        name="zoned",
+        by=("device", "site"),
+        window_ms=0,
+        step_ms=0,
+        calendar=days.calendar,
+        zone_column=days.zone_column,
+    )
+    without = (*without, days) if choice % 4 < 3 else without
+    return (View("all", (), 10_000, 10_000, ("t",)), warm, carry, zoned, plant, *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(
@@ -143,7 +158,7 @@ deaths = st.lists(
 )
 own = st.fixed_dictionaries(
     {
-        "site": st.sampled_from((None, "north", "s|t%")),
+        "site": st.sampled_from((None, "north", "s|t%", *ZONES)),
         "gap": st.sampled_from((None, None, "5000", "30000", "999000")),
         "interval": st.sampled_from((None, "3000", "12000")),
     }

@@ -526,7 +526,9 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
     def view(each: View) -> dict[str, Any]:
-        times = {"window": f"{each.window_ms} ms", "slide": f"{each.step_ms} ms"}
+        times: dict[str, Any] = {"window": f"{each.window_ms} ms", "slide": f"{each.step_ms} ms"}
+        if each.zone_column is not None:
+            times = {"window": "1 d", "time_zone": {"column": each.zone_column}}
         return {
             "name": each.name,
             "by": each.by,
