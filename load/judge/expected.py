@@ -71,13 +71,10 @@ class View:
 
     def key(self, device: str, attributes: Mapping[str, str | None]) -> str:
         """The key of a device, without a zone that does not exist."""
-        text = key_text(self.by, device, attributes)
-        if self.zone_column is None:
-            return text
-        parts, at = text.split("|"), self.by.index(self.zone_column)
-        if not is_zone(parts[at]) and parts[at] != OTHER_VALUES:
-            parts[at] = NO_ATTRIBUTE
-        return "|".join(parts)
+        column = self.zone_column
+        if column is not None and not is_zone(attributes.get(column)) and attributes.get(column) != OTHER_VALUES:
+            attributes = {**attributes, column: None}
+        return key_text(self.by, device, attributes)
 
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
