@@ -5,7 +5,8 @@ clock shows its beginning or later.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from importlib import resources
@@ -23,6 +24,12 @@ def zone(name: str) -> ZoneInfo:
         return ZoneInfo.from_file(file, key=name)
 
 
+@cache
+def is_zone(name: str | None) -> bool:
+    """Whether the package tzdata has a zone of this name."""
+    return name in (resources.files("tzdata") / "zones").read_text(encoding="utf-8").split()
+
+
 @dataclass(frozen=True)
 class Calendar:
     """Windows of `number` units ("d", "w", "mo" or "y"), that begin `hours` after midnight and `months` after the first month."""
@@ -34,15 +41,20 @@ class Calendar:
     months: int = 0
 
     @staticmethod
-    def of(window: str, time_zone: str | None, offset: str | None) -> "Calendar | None":
-        """Return the calendar of a view's settings; None for windows that always have the same length."""
+    def of(window: str, time_zone: str | Mapping[str, str] | None, offset: str | None) -> "Calendar | None":
+        """Return the calendar of a view's settings; None for windows that always have the same length.
+
+        That of a view whose keys have zones is of no zone.
+        """
         match = _TEXT.fullmatch(str(window))
         if match is None or (match[2] not in {"w", "mo", "y"} and time_zone is None and not offset):
             return None
         after = _TEXT.fullmatch(offset or "0 h")
         assert after is not None  # noqa: S101
         months, hours = (int(after[1]), 0.0) if after[2] == "mo" else (0, int(after[1]) * _hours(after[2]))
-        return Calendar(int(match[1]), match[2], time_zone or "UTC", hours, months)
+        return Calendar(
+            int(match[1]), match[2], "" if isinstance(time_zone, Mapping) else time_zone or "UTC", hours, months
+        )
 
     def span(self, event_ms: int) -> tuple[int, int]:
         """Return the start and the end of the window that contains a time, in ms."""
@@ -56,6 +68,11 @@ class Calendar:
         while (start := self._start(number)) > event_ms:
             number, end = number - 1, start
         return start, end
+
+    def latest_end(self, event_ms: int) -> int:
+        """Return when the window of a time has surely ended in each zone: they are 12 hours behind UTC at most, and 14 ahead."""
+        ahead = replace(self, zone="UTC").span(event_ms + 14 * 3_600_000)
+        return ahead[1] + 12 * 3_600_000
 
     def local(self, ms: int) -> str:
         """Return a time on the zone's clock, with the difference from UTC."""

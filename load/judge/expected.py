@@ -6,13 +6,13 @@ extended precision (two passes), and sessions are found by walking a device's re
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from load.judge.calendars import Calendar
+from load.judge.calendars import Calendar, is_zone
 from load.judge.statistics import DEFAULT, Frame, of_carried, plain
 
 Integers = NDArray[np.int64]
@@ -51,6 +51,8 @@ class View:
     carry_ms: int | None = None
     calendar: Calendar | None = None
     """Where its windows begin and end, if they are of a time zone; then the two lengths mean nothing."""
+    zone_column: str | None = None
+    """The column of its keys that has the zone of `calendar`; `of_key` has the view of one key."""
     per_s: int = 1
     """The seconds to which rates and areas refer."""
     wraps_at: float | None = None
@@ -62,16 +64,36 @@ class View:
     source: "View | None" = None
     """The view of whose closed windows it is put together, if it is not of readings."""
 
+    def of_key(self, key: str) -> "View":
+        """The view as the windows of one key are."""
+        if self.zone_column is None or self.calendar is None:
+            return self
+        zone = key.split("|")[self.by.index(self.zone_column)]
+        return replace(self, zone_column=None, calendar=replace(self.calendar, zone="UTC" if zone[0] == "(" else zone))
+
+    def key(self, device: str, attributes: Mapping[str, str | None]) -> str:
+        """The key of a device, without a zone that does not exist."""
+        column = self.zone_column
+        if column is not None and not is_zone(attributes.get(column)) and attributes.get(column) != OTHER_VALUES:
+            attributes = {**attributes, column: None}
+        return key_text(self.by, device, attributes)
+
     def end(self, start: int) -> int:
         """The end of the window that begins at a time."""
         return start + self.window_ms if self.calendar is None else self.calendar.span(start)[1]
 
+    def starts(self, event_ms: int) -> Sequence[int]:
+        """The starts of the windows that a time is in."""
+        if self.calendar is not None:
+            return [self.calendar.span(event_ms)[0]]
+        return range(event_ms // self.step_ms * self.step_ms, event_ms - self.window_ms, -self.step_ms)
+
     def filled(self, event_ms: int, line_ms: int) -> Iterator[int]:
         """The starts of the windows behind a reading in which it holds, and that end by a time."""
-        start = self._next(event_ms)
+        start = self.next_start(event_ms)
         while self.fills and start < event_ms + (self.carry_ms or 0) and self.end(start) <= line_ms:
             yield start
-            start = self._next(start)
+            start = self.next_start(start)
 
     def holds(self, start: int, before: Mapping[str, tuple[int, float]]) -> bool:
         """Whether one of the readings before a window still holds in it."""
@@ -83,14 +105,20 @@ class View:
             return True
         return self.source.last_end(event_ms) <= watermark_ms or self.last_end(event_ms) <= idle_ms
 
-    def _next(self, at: int) -> int:
+    def next_start(self, at: int) -> int:
         """The start of the first window that begins after a time."""
         return (at // self.step_ms + 1) * self.step_ms if self.calendar is None else self.calendar.span(at)[1]
 
     def last_end(self, event_ms: int) -> int:
         """The end of the last window that a reading is in, or is carried into."""
         at = event_ms + (self.carry_ms or 0)
+        if self.calendar is not None and self.zone_column is not None:
+            return self.calendar.latest_end(at)
         return self.end(at // self.step_ms * self.step_ms if self.calendar is None else self.calendar.span(at)[0])
+
+    def local(self, start: int) -> str:
+        """A start on the clock of the zone, "" without one."""
+        return "" if self.calendar is None else self.calendar.local(start)
 
     def frame(self, start: int, end: int, before: Mapping[str, tuple[int, float]]) -> Frame:
         """What a window's statistics need besides its readings; `before` are the readings that are carried into it."""
@@ -275,7 +303,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
             raise KeyError(key)
         part = self._parts[key[0], key[1]]
         count, total, mean, low, high, stddev, first, last = (c[number - part.before].item() for c in part.numbers)
-        view = self._views[key[0], key[1]]
+        view = self._views[key[0], key[1]].of_key(key[2])
         end = view.end(key[3])
         lines = {"watermark": self.watermark_ms, "settled": self.watermark_ms + view.lead_ms, "idle": self.idle_ms}
         closed_by = next((cause for cause, line_ms in lines.items() if end <= line_ms), "")
@@ -289,7 +317,7 @@ class Windows(Mapping[WindowKey, WindowValue]):
                 others = {name: plain(name, kept, view.frame(key[3], end, before)) for name in part.others}
             else:
                 others = of_carried(part.others, view.frame(key[3], end, before))
-        local = "" if view.calendar is None else view.calendar.local(key[3])
+        local = view.local(key[3])
         return WindowValue(key[3], end, count, total, mean, low, high, stddev, first, last, closed_by, others, local)
 
     def __iter__(self) -> Iterator[WindowKey]:
@@ -355,10 +383,12 @@ def windows(
                 has &= np.array([view.has(ms, watermark_ms, idle_ms) for ms in times], np.bool_)
             if has.any():
                 kept = order[has]
-                table = _slide(key[kept], readings.event_ms[kept], values[has], view)
+                table = _slide(key[kept], readings.event_ms[kept], values[has], [view.of_key(each) for each in keys])
                 if view.fills:
                     line_ms = max(watermark_ms + view.lead_ms, idle_ms)
-                    table = _filled(table, key[kept], readings.event_ms[kept], view, line_ms)
+                    table = _filled(
+                        table, key[kept], readings.event_ms[kept], [view.of_key(each) for each in keys], line_ms
+                    )
                 others = tuple(name for name in view.statistics if name not in DEFAULT)
                 raw = None
                 if others:
@@ -375,11 +405,11 @@ def _keys(
     """The view's keys, sorted, and the number of each reading's."""
     own = [name for name in view.by if name in readings.texts]
     if not own:
-        texts = [key_text(view.by, name, attributes.get(name, {})) for name in readings.names]
+        texts = [view.key(name, attributes.get(name, {})) for name in readings.names]
     else:
         columns = (readings.texts[name] for name in own)
         texts = [
-            key_text(view.by, name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
+            view.key(name, {**attributes.get(name, {}), **dict(zip(own, each, strict=True))})
             for name, *each in zip((readings.names[d] for d in readings.device), *columns, strict=True)
         ]
     keys = sorted(set(texts))
@@ -388,11 +418,13 @@ def _keys(
     return keys, key if own else key[readings.device]
 
 
-def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Table:
-    """Windows over readings sorted by key and time, at least one of them."""
+def _slide(key: Integers, event_ms: Integers, values: Floats, views: Sequence[View]) -> _Table:
+    """Windows over readings sorted by key and time, at least one of them; `views` has the view of each key."""
+    view = views[0]
     if view.calendar is not None:
-        spans = {ms: view.calendar.span(ms) for ms in np.unique(event_ms).tolist()}
-        candidate = np.stack([key, np.array([spans[ms][0] for ms in event_ms.tolist()], np.int64)])
+        calendars = [each.calendar or view.calendar for each in views]
+        starts = [calendars[code].span(ms)[0] for code, ms in zip(key.tolist(), event_ms.tolist(), strict=True)]
+        candidate = np.stack([key, np.array(starts, np.int64)])
     else:
         step = event_ms // view.step_ms
         new = np.append(True, (np.diff(key) != 0) | (np.diff(step) != 0))
@@ -402,7 +434,7 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Ta
     candidate = candidate[:, np.lexsort(candidate[::-1])]
     once = np.append(True, (np.diff(candidate, axis=1) != 0).any(axis=0))
     group, start = candidate[:, once]
-    end = np.array([view.end(ms) for ms in start.tolist()], np.int64)
+    end = np.array([views[code].end(ms) for code, ms in zip(group.tolist(), start.tolist(), strict=True)], np.int64)
     # Key and time as one sorted number, so that a window is found by two binary searches.
     origin = int(start.min())
     width = int(end.max()) - origin + 1
@@ -418,15 +450,15 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, view: View) -> _Ta
     return _Table(group, start, count, total, mean, least, most, stddev, first, last, low, high)
 
 
-def _filled(table: _Table, key: Integers, event_ms: Integers, view: View, line_ms: int) -> _Table:
-    """The windows of a view that fills, too, that have no reading."""
+def _filled(table: _Table, key: Integers, event_ms: Integers, views: Sequence[View], line_ms: int) -> _Table:
+    """The windows of a view that fills, too, that have no reading; `views` has the view of each key."""
     known = set(zip(table.key.tolist(), table.start.tolist(), strict=True))
     rows = zip(key.tolist(), event_ms.tolist(), strict=True)
     # Readings are in the order of time: the last one before a window is the one that counts.
     added = {
         (code, start): (ms, at + 1)
         for at, (code, ms) in enumerate(rows)
-        for start in view.filled(ms, line_ms)
+        for start in views[code].filled(ms, line_ms)
         if (code, start) not in known
     }
     of = {name: np.array([each[n] for each in added], np.int64) for n, name in enumerate(("key", "start"))}

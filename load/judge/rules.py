@@ -254,6 +254,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...], max_delay_ms: int)
         per_s={"s": 1, "min": 60, "h": 3_600, "d": 86_400}[view.get("per", "s")],
         wraps_at=view.get("wraps_at"),
         calendar=calendar,
+        zone_column=view["time_zone"]["column"] if isinstance(view.get("time_zone"), dict) else None,
         lead_ms=max_delay_ms - amount(view["final_after"]) if "final_after" in view else 0,
         statistics=tuple(dict.fromkeys((*view.get("statistics", default), "count", "last"))),
     )

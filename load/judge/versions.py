@@ -22,14 +22,19 @@ class Version:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        source = self.view.source and self.view.source.name
-        return self.view.by, self.view.window_ms, self.view.step_ms, self.view.where, self.view.calendar, source
+        view = self.view
+        source = view.source and view.source.name
+        return view.by, view.window_ms, view.step_ms, view.where, view.calendar, view.zone_column, source
 
     @property
     def ends_ms(self) -> int:
         """The event time by which all windows that lack readings have ended; there must be `marks`."""
         mark = max(self.marks.values())
-        return mark + self.view.window_ms if self.view.calendar is None else self.view.calendar.span(mark - 1)[1]
+        if self.view.calendar is None:
+            return mark + self.view.window_ms
+        return (
+            self.view.calendar.latest_end(mark - 1) if self.view.zone_column else self.view.calendar.span(mark - 1)[1]
+        )
 
 
 class Versions:

@@ -340,6 +340,14 @@ MUTATIONS = (
         Edit("state/calendar.py", "starts = clock_ms - offsets_ms\n", "starts = clock_ms - offsets_ms[0]\n"),
     ),
     Mutation(
+        "days-of-one-zone",
+        "a day in the zone of each key is a day of UTC",
+        "readings of the evening or the morning are in the wrong day wherever clocks differ from UTC",
+        "P1",
+        "tests/unit/test_partial_aggregation.py::test_a_day_in_the_zone_of_each_device_holds_exactly_the_readings_of_that_day_there",
+        Edit("state/keyed_calendar.py", "found[own] = of_zone(name, ", "found[own] = of_zone(UTC, "),
+    ),
+    Mutation(
         "silence-despite-lag",
         "values are closed up to a time from which records are left to read",
         "values are closed that readings on their way belong to",

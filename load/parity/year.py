@@ -1,8 +1,8 @@
 """A year of meters: local days and months by the stream and by a backfill, against SQL over the raw readings.
 
 Counters report by the hour, up to two hours late and out of order, over both changes of clock, and begin again at 0 at times.
-There are days and months of four zones by device, and days of the sites. DuckDB computes the same from the raw readings, with
-time zones of its own; it shares no code with the service.
+There are days and months of four zones by device, in one view by the zone of each device, and days of the sites. DuckDB computes
+the same from the raw readings, with time zones of its own; it shares no code with the service.
 """
 
 import json
@@ -48,6 +48,11 @@ class Reading(NamedTuple):
     broker_ms: int
     energy: float
 
+    @property
+    def zone(self) -> str:
+        """The time zone of its meter."""
+        return [*ZONES.values()][int(self.device[1:]) % len(ZONES)]
+
 
 def readings(seed: int, meters: int) -> Iterator[Reading]:
     """Yield the readings of a fleet in the order of their broker times."""
@@ -67,13 +72,17 @@ def readings(seed: int, meters: int) -> Iterator[Reading]:
 
 def views() -> list[Mapping[str, Any]]:
     """The views of the service."""
-    made = [
+    made: list[dict[str, Any]] = [
         {"name": f"{unit}_{name}", "by": ["device"], "window": f"1 {short}", "time_zone": zone}
         for name, zone in ZONES.items()
         for unit, short in (("day", "d"), ("month", "mo"))
     ]
     made += [
         {"name": f"site_{name}", "by": ["plant"], "window": "1 d", "time_zone": zone} for name, zone in ZONES.items()
+    ]
+    made += [
+        {"name": f"{unit}_own", "by": ["device", "zone"], "window": f"1 {short}", "time_zone": {"column": "zone"}}
+        for unit, short in (("day", "d"), ("month", "mo"))
     ]
     return [{**view, "statistics": list(STATISTICS), "retain": "366 d"} for view in made]
 
@@ -89,7 +98,10 @@ def report(seed: int, meters: int) -> dict[str, Any]:
             "event_time": "at",
             "event_time_unit": "ms",
             "measures": {"energy": "energy"},
-            "columns": {"plant": {"path": "plant", "max_values": SITES}},
+            "columns": {
+                "plant": {"path": "plant", "max_values": SITES},
+                "zone": {"path": "zone", "max_values": len(ZONES)},
+            },
         },
         "admission": {"max_delay": "3 h"},
         "sessions": {"gap": "2 h", "max_duration": "1 d"},
@@ -127,7 +139,8 @@ def _send(testbed: Testbed, sent: list[Reading]) -> dict[int, int]:
     ends = dict.fromkeys(range(PARTITIONS), 0)
     for each in sent:
         partition = int(each.device[1:]) % PARTITIONS
-        value = json.dumps({"meter": each.device, "at": each.event_ms, "energy": each.energy, "plant": each.site})
+        of = {"plant": each.site, "zone": each.zone}
+        value = json.dumps({"meter": each.device, "at": each.event_ms, "energy": each.energy, **of})
         producer.produce(TOPIC, value.encode(), partition=partition, timestamp=each.broker_ms)
         producer.poll(0)
         ends[partition] += 1
@@ -137,7 +150,7 @@ def _send(testbed: Testbed, sent: list[Reading]) -> dict[int, int]:
 
 _SQL = """
 with local as (
-    select *, date_trunc('{unit}', (epoch_ms(ms) at time zone 'UTC') at time zone '{zone}') as day from raw
+    select *, date_trunc('{unit}', (epoch_ms(ms) at time zone 'UTC') at time zone '{zone}') as day from raw where {where}
 ), placed as (
     select {by} as key, device, ms, energy,
         epoch_ms(day at time zone '{zone}') as start_ms,
@@ -160,6 +173,7 @@ def expected(sent: list[Reading]) -> dict[str, dict[str, float]]:
         {
             "device": [each.device for each in sent],
             "site": [each.site for each in sent],
+            "zone": [each.zone for each in sent],
             "ms": pa.array([each.event_ms for each in sent], pa.int64()),
             "energy": np.array([each.energy for each in sent]),
         }
@@ -170,9 +184,16 @@ def expected(sent: list[Reading]) -> dict[str, dict[str, float]]:
         for view in views():
             unit = "month" if view["name"].startswith("month") else "day"
             by = "site" if view["name"].startswith("site") else "device"
-            for key, start, *numbers in database.sql(_SQL.format(unit=unit, zone=view["time_zone"], by=by)).fetchall():
-                place = f"tidemark:window:{view['name']}:energy:{key}:{start}"
-                found[place] = dict(zip(STATISTICS, map(float, numbers), strict=True))
+            queries = [{"zone": view["time_zone"], "by": by, "where": "true"}]
+            if "zone" in view["by"]:
+                queries = [
+                    {"zone": zone, "by": "device || '|' || zone", "where": f"zone = '{zone}'"}
+                    for zone in ZONES.values()
+                ]
+            for query in queries:
+                for key, start, *numbers in database.sql(_SQL.format(unit=unit, **query)).fetchall():
+                    place = f"tidemark:window:{view['name']}:energy:{key}:{start}"
+                    found[place] = dict(zip(STATISTICS, map(float, numbers), strict=True))
     return found
 
 

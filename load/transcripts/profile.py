@@ -160,6 +160,24 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
         }.items()
     ),
     {
+        "name": "zoned",
+        "by": ["device", "site"],
+        "measures": ["humidity"],
+        "statistics": ["mean"],
+        "window": "1 d",
+        "time_zone": {"column": "site"},
+    },
+    {
+        "name": "trip",
+        "by": ["device", "kind"],
+        "measures": ["humidity"],
+        "statistics": ["integral", "coverage"],
+        "window": "1 d",
+        "time_zone": {"column": "kind"},
+        "carry_for": "2 d",
+        "fill": "last",
+    },
+    {
         "name": "daily",
         "by": ["device"],
         "measures": ["humidity"],

@@ -202,7 +202,7 @@ class Transcript:
         for item, fields in output.items():
             kind, _, name = item.partition(" ")
             if kind == "window":
-                view, measure, key, start = name.split("/")
+                view, measure, key, start = _window(name)
                 if view.partition("@")[0] in self.views and key.startswith(prefix):
                     yield f"window {view}/{measure}/{key.removeprefix(prefix)}/{_time(int(start))}", _with_time(fields)
             elif kind == "view":
@@ -216,7 +216,7 @@ class Transcript:
         for item, fields in output.items():
             kind, _, name = item.partition(" ")
             if kind in {"window", "left"}:
-                view, measure, key, start = name.split("/")
+                view, measure, key, start = _window(name)
                 is_mine = view.partition("@")[0] in self.views
                 if start == ENDLESS:
                     if is_mine and key.startswith(prefix):
@@ -379,6 +379,13 @@ def _record(transcript: Transcript, text: str) -> Record:
 
 def _ms(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _window(name: str) -> tuple[str, str, str, str]:
+    """View, measure, key and start of an item; a key may have a /."""
+    view, measure, rest = name.split("/", 2)
+    key, _, start = rest.rpartition("/")
+    return view, measure, key, start
 
 
 def _with_time(fields: Fields) -> Fields:

@@ -31,6 +31,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from load.judge.calendars import Calendar
 from load.judge.expected import ENDLESS_MS, View
 from load.judge.statistics import ALL, DEFAULT, ORDERED
 from load.walks import plain
@@ -50,7 +51,9 @@ from load.walks.world import (
 )
 from schemas import contract
 
-BASE_MS = 1_790_000_040_000
+BASE_MS = 1_792_879_140_000
+"""2026-10-24, 21:59 UTC, a minute before a day begins in ZONES: it has 25 hours in the first, and 24 in the second."""
+ZONES = ("Europe/Rome", "Africa/Johannesburg")
 DEVICES = ("a", "ü b*", "北:|50%")
 GAPS_MS = (5_000, 10_000, 15_000, 30_000)
 EDGES_MS = sorted({0, *(sign * (gap + by) for gap in (*GAPS_MS, 20_000) for by in (-1, 0, 1) for sign in (1, -1))})
@@ -88,8 +91,8 @@ def views(choice: int) -> tuple[View, ...]:
     """A view that never changes, and others: one gets another length under its name, one other statistics, one another filter.
 
     Some are roll-ups, one of them of the view that gets another filter. One by device and one by site carry readings, and now and
-    then they fill windows without one. Windows of some are settled before they are final. One without windows comes, goes,
-    and has other statistics and measures.
+    then they fill windows without one. Windows of some are settled before they are final. Two have the days of their keys' zones.
+    One without windows comes, goes, and has other statistics and measures.
     """
     steps = (10_000, 5_000, 20_000)[choice % 3]
     lead = (30_000, 0, 25_000, 10_000, 20_000, 0)[choice]
@@ -121,7 +124,18 @@ def views(choice: int) -> tuple[View, ...]:
     minute = View("minute", (), 60_000, 60_000, ("t",), ("count", "last", "max"), source=half)
     warmer = View("warmer", ("device",), 20_000, 20_000, ("t",), where=warm.where, source=warm)
     rolled = (half, minute, warmer) if choice % 3 else (half, warmer)
-    return (whole, warm, *rolled, carry, plant, *more[: 2 + choice // 2], *without)
+    days = View("days", ("site",), 0, 0, ("h",), lead_ms=lead, calendar=Calendar(1, "d", ""), zone_column="site")
+    zoned = replace(
+        carry,
+        name="zoned",
+        by=("device", "site"),
+        window_ms=0,
+        step_ms=0,
+        calendar=days.calendar,
+        zone_column=days.zone_column,
+    )
+    without = (*without, days) if choice % 4 < 3 else without
+    return (whole, warm, *rolled, carry, zoned, plant, *more[: 2 + choice // 2], *without)
 
 
 records = st.lists(
@@ -149,7 +163,7 @@ deaths = st.lists(
 )
 own = st.fixed_dictionaries(
     {
-        "site": st.sampled_from((None, "north", "s|t%")),
+        "site": st.sampled_from((None, "north", "s|t%", *ZONES)),
         "gap": st.sampled_from((None, None, "5000", "30000", "999000")),
         "interval": st.sampled_from((None, "3000", "12000")),
     }

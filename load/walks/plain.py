@@ -21,11 +21,11 @@ closes it, or it has as many readings: Redis cannot tell its writer from one tha
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from load.judge.expected import View, key_text
+from load.judge.expected import View
 from load.judge.predicates import Predicate
 from load.judge.statistics import NEEDS, Frame, of_carried, plain
 from load.judge.versions import Versions
@@ -103,6 +103,7 @@ class _Window:
     carried: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     carry_ms: int | None = None
     is_settled: bool = False
+    local: str = ""
     sent: tuple[object, ...] = ()
     base: list[tuple[int, float, str]] = field(default_factory=list)
     """Of a roll-up, the readings of the source's windows that the watermark has closed."""
@@ -272,14 +273,15 @@ class Plain:
     def _count(self, readings: Iterable[Reading], rules: Rules, views: Sequence[View]) -> None:
         needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in views}
         for each in readings:
-            for view in [view for view in views if each.meets(view.where)]:
-                key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
+            for of_keys in [view for view in views if each.meets(view.where)]:
+                key = of_keys.key(each.device, rules.reference.get(each.device, {}))
+                view = of_keys.of_key(key)
                 for measure in view.measures:
                     value = each.values[measure]
-                    start = each.event_ms // view.step_ms * view.step_ms
-                    while value is not None and start > each.event_ms - view.window_ms:
+                    for start in () if value is None else view.starts(each.event_ms):
+                        assert value is not None  # noqa: S101
                         place, begun = (view.name, measure, key, start), self._begun.get((view.name, measure))
-                        new = _Window(start + view.window_ms, needs[view.name], begun=begun)
+                        new = _Window(view.end(start), needs[view.name], begun=begun, local=view.local(start))
                         window = self._windows.setdefault(place, new)
                         window.mark = self._mark(place)
                         window.names, window.kept = view.statistics, window.kept & needs[view.name]
@@ -287,7 +289,6 @@ class Plain:
                         window.closed_by = ""
                         window.readings.append((each.event_ms, value, each.device))
                         window.carried, window.carry_ms = dict(self._carried.get(place, {})), view.carry_ms
-                        start -= view.step_ms
                     if value is not None and view.carry_ms is not None:
                         self._carry((view.name, measure, key), view, each.device, (each.event_ms, value))
 
@@ -343,8 +344,9 @@ class Plain:
         """Windows without readings are there, with what is carried into them, when they are closed or settled by these lines."""
         views = {view.name: view for view in self._versions.views}
         for place, carried in list(self._carried.items()):
-            view, start, window = views.get(place[0]), place[3], self._windows.get(place)
-            end = start + view.window_ms if view is not None else 0
+            of_keys, start, window = views.get(place[0]), place[3], self._windows.get(place)
+            view = None if of_keys is None else of_keys.of_key(place[2])
+            end = view.end(start) if view is not None else 0
             is_due = end <= lines_ms.get(place[0], -1) or (window is not None and window.is_settled)
             is_settled = closed_by == "idle" and window is not None and window.is_settled
             is_empty = window is None or not (window.readings or window.closed_by == "watermark")
@@ -352,7 +354,9 @@ class Plain:
             if view is not None and is_shown and is_due and is_empty and not is_settled:
                 if window is None:
                     needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
-                    window = self._windows[place] = _Window(end, needs, view.statistics, carry_ms=view.carry_ms)
+                    window = self._windows[place] = _Window(
+                        end, needs, view.statistics, carry_ms=view.carry_ms, local=view.local(start)
+                    )
                 elif window.carried != carried:
                     window.revision += window.closed_by in {"idle", "settled"}
                 window.carried, window.mark = dict(carried), self._mark(place)
@@ -416,16 +420,16 @@ class Plain:
             computed: dict[Place, _Window] = {}
             view, needs = version.view, set[str]().union(*(NEEDS[name] for name in version.view.statistics))
             for each in [each for each in self.all_admitted if each.meets(view.where)]:
-                key = key_text(view.by, each.device, rules.reference.get(each.device, {}))
+                key = version.view.key(each.device, rules.reference.get(each.device, {}))
+                view = version.view.of_key(key)
                 for measure, mark in version.marks.items():
                     value = each.values[measure]
-                    start = each.event_ms // view.step_ms * view.step_ms
-                    while value is not None and start > each.event_ms - view.window_ms:
-                        if start < mark and start + view.window_ms <= self.watermark_ms:
-                            new = _Window(start + view.window_ms, needs, view.statistics, closed_by="watermark")
+                    for start in () if value is None else view.starts(each.event_ms):
+                        assert value is not None  # noqa: S101
+                        if start < mark and (end := view.end(start)) <= self.watermark_ms:
+                            new = _Window(end, needs, view.statistics, closed_by="watermark", local=view.local(start))
                             window = computed.setdefault((view.name, measure, key, start), new)
                             window.readings.append((each.event_ms, value, each.device))
-                        start -= view.step_ms
             is_last = self.watermark_ms >= version.ends_ms
             for (name, measure, key, start), window in computed.items():
                 text = f"window:{name}:{measure}:{key}:{start}"
@@ -578,10 +582,12 @@ def _status(device: _Device, starts: Collection[int], line_ms: int) -> tuple[int
     return max(starts, default=None), bool(starts) and is_late
 
 
-def _following(view: View, event_ms: int) -> range:
+def _following(view: View, event_ms: int) -> Iterator[int]:
     """The starts of the windows that a reading is carried into."""
-    first = (event_ms // view.step_ms + 1) * view.step_ms
-    return range(first, event_ms + (view.carry_ms or 0) + 1, view.step_ms)
+    start = view.next_start(event_ms)
+    while start <= event_ms + (view.carry_ms or 0):
+        yield start
+        start = view.next_start(start)
 
 
 def _numbers(start: int, window: _Window) -> Mapping[str, float | None]:
@@ -602,4 +608,5 @@ def _shown(start: int, window: _Window) -> Fields:
         "closed_by": window.closed_by,
         "revision": window.revision,
         **({} if complete_from is None else {"complete_from": complete_from}),
+        **({"local_start": window.local} if window.local else {}),
     }

@@ -527,8 +527,10 @@ def _columns(readings: Sequence[Reading], settings: Settings) -> pa.RecordBatch:
 
 def _document(url: str, rules: Rules) -> dict[str, Any]:
     def view(each: View) -> dict[str, Any]:
-        times = {"window": f"{each.window_ms} ms"}
-        if each.step_ms != each.window_ms:
+        times: dict[str, Any] = {"window": f"{each.window_ms} ms"}
+        if each.zone_column is not None:
+            times = {"window": "1 d", "time_zone": {"column": each.zone_column}}
+        elif each.step_ms != each.window_ms:
             times["slide"] = f"{each.step_ms} ms"
         return {
             "name": each.name,

@@ -10,6 +10,7 @@ docs/decisions/0001-fold-before-the-shuffle.md and 0008-windows-begin-in-the-fol
 The code uses Arrow and NumPy only; Spark calls a `Fold` through mapInArrow.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,6 +44,7 @@ from service.spark.batch_context import BatchContext
 from state import codec, distinct, watermark
 from state import windows as window_state
 from state.columns import array, factorise
+from state.keyed_calendar import EARLY_STEP_MS, REGULAR_MS
 from state.list_columns import DEVICES, TRAIL
 from state.rules import Rules
 from state.runs import fold_sorted
@@ -230,7 +232,7 @@ class Fold:
                 of_view = panes[measure] if meets is None else panes[measure].only(meets)
                 if of_view.start.size:
                     group, start, columns = windows.spread(view, of_view, groups)
-                    end = view.ends(start)
+                    end = view.ends(start, groups.texts(group))
                     kept = {name: columns[name] for name in columns_of(view.statistics)}
                     parts = window_state.parts(view.name, measure, groups.keys, group, start, end, kept, schema)
                     tables.append(parts)
@@ -264,7 +266,8 @@ class Fold:
         is_present = ~np.isnan(values)
         if not is_present.all():
             codes, event_ms, values = codes[is_present], event_ms[is_present], values[is_present]
-        pane = event_ms // self.pane_ms
+        pane_ms = self.pane_ms if event_ms.min(initial=REGULAR_MS) >= REGULAR_MS else self._early_pane_ms
+        pane = event_ms // pane_ms
         new = np.ones(len(codes), np.bool_)
         new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
         starts = np.flatnonzero(new)
@@ -274,7 +277,13 @@ class Fold:
         of_panes = hashes[codes[starts]] if hashes is not None else None
         folded = PaneReadings(values, event_ms, starts, counts, of_panes)
         columns = {name: COLUMNS[name].fold(folded) for name in names}
-        return Panes(codes[starts], pane[starts] * self.pane_ms, columns, of_panes)
+        return Panes(codes[starts], pane[starts] * pane_ms, columns, of_panes)
+
+    @property
+    def _early_pane_ms(self) -> int:
+        """The length of panes that are before REGULAR_MS, where days of zones begin at any second."""
+        is_keyed = any(view.zone_column is not None for view, _ in self.views)
+        return math.gcd(self.pane_ms, EARLY_STEP_MS) if is_keyed else self.pane_ms
 
     def _runs(
         self,

@@ -5,6 +5,7 @@ from pyspark.sql import DataFrame
 from service.reference.attributes import DEVICE
 from service.row_schemas import OUTPUT
 from service.settings import Settings
+from state.calendar import Calendar
 from state.finals import Finals
 from state.processor import BucketProcessor
 from state.rollups import Rollup, levels
@@ -35,11 +36,11 @@ def rules(settings: Settings) -> Rules:
 
 
 def _rollups(settings: Settings) -> tuple[tuple[Rollup, ...], ...]:
-    found = [
-        Rollup(view.name, view.reads, columns_of(view.statistics), view.window_ms, view.calendar)
-        for view in settings.views
-        if view.reads is not None
-    ]
+    found = []
+    for view in settings.views:
+        if view.reads is not None:
+            calendar = view.calendar if isinstance(view.calendar, Calendar) else None  # none has zones by key
+            found.append(Rollup(view.name, view.reads, columns_of(view.statistics), view.window_ms, calendar))
     return levels(found)
 
 

@@ -64,6 +64,10 @@ class Groups:
     of: NDArray[Any]
     keys: pa.Array
 
+    def texts(self, group: NDArray[Any]) -> pa.DictionaryArray:
+        """Return the keys of some groups."""
+        return pa.DictionaryArray.from_arrays(pa.array(group.astype(np.int32)), self.keys)
+
 
 def units(codes: NDArray[Any], columns: Mapping[str, pa.DictionaryArray]) -> tuple[NDArray[Any], Units]:
     """Return the unit of each reading, and the units; `codes` are the readings' devices, `columns` are in the same order."""
@@ -101,6 +105,11 @@ def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | No
     if view.by == (DEVICE,):
         return Groups(np.arange(size), known[DEVICE])
     columns = [known[name] if name in known or attributes is None else attributes[name] for name in view.by]
+    if view.zone_column is not None:
+        from state.keyed_calendar import with_zone  # noqa: PLC0415 - it reads the names of zones, for views that need them
+
+        place = view.by.index(view.zone_column)
+        columns[place] = with_zone(columns[place], NONE)
     if len(columns) == 1:
         text = pc.fill_null(columns[0], NONE)
     else:
@@ -128,13 +137,13 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
         columns = {**columns, TRAIL: trail_groups.of_devices(columns[TRAIL], panes.devices)}
     carry_ms = view.carry_for_ms if TRAIL in columns else None
     if view.calendar is not None and carry_ms is None:
-        return _merge(group, view.starts(start), columns)
+        return _merge(group, view.starts(start, by.texts(group)), columns)
     step = view.step_ms
     many = 1 if view.calendar is not None else view.window_ms // step
     if many > 1 or carry_ms is not None:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
-        group, start, columns = _merge(group, view.starts(start), columns)
-    following = None if carry_ms is None else _following(view, group, start, columns, carry_ms)
+        group, start, columns = _merge(group, view.starts(start, by.texts(group)), columns)
+    following = None if carry_ms is None else _following(view, group, start, columns, carry_ms, by)
     if many > 1:
         back = np.repeat(np.arange(many) * step, len(start))
         group, start = np.tile(group, many), np.tile(start, many) - back
@@ -143,10 +152,12 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
         own = {**columns, TRAIL: trail_groups.held(columns[TRAIL], start, carry_ms)}
         columns = {name: np.concatenate((values, following.columns[name])) for name, values in own.items()}
         group, start = np.concatenate((group, following.code)), np.concatenate((start, following.start))
-    return _merge(group, start - start % step, columns)
+    return _merge(group, start if view.calendar is not None else start - start % step, columns)
 
 
-def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], columns: Columns, carry_ms: int) -> Panes:
+def _following(
+    view: View, group: NDArray[Any], start: NDArray[np.int64], columns: Columns, carry_ms: int, by: Groups
+) -> Panes:
     """Return a row without readings for each device and window after a step that its last reading is carried into."""
     trail = columns[TRAIL]
     is_lost = trail_groups.are_lost(trail) if view.has_groups else np.zeros(len(trail), np.bool_)
@@ -159,13 +170,13 @@ def _following(view: View, group: NDArray[Any], start: NDArray[np.int64], column
         of, lists, last_ms, last_value = map(np.concatenate, zip((of, lists, last_ms, last_value), ended, strict=True))
     group, start = group[of], start[of]
     rows, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    row, at = np.arange(len(start)), view.following(start)
+    row, at = np.arange(len(start)), view.following(start, by.texts(group))
     # A reading holds in a window that begins `carry_ms` after it: the step from it to the window's first reading counts there.
     while (holds := at <= last_ms[row] + carry_ms).any():
         row, at = row[holds], at[holds]
         rows.append(row)
         starts.append(at)
-        at = view.following(at)
+        at = view.following(at, by.texts(group[row]))
     chosen, begins = np.concatenate(rows), np.concatenate(starts)
     carried = {name: nothing(name, len(begins)) for name in columns}
     # Those of the readings in a window are later.

@@ -207,10 +207,10 @@ def require_rules(versions: Versions, settings: Settings, newest_ms: int) -> Non
         if view.calendar is None or not view.zone_rules or wanted is None or wanted.identity != view.identity:
             continue
         first, last = newest_ms - view.retain_ms - 2 * view.longest_ms, newest_ms + view.longest_ms
-        for month in view.calendar.other_months(view.zone_rules):
+        for month in calendar.other_months(view.calendar.rules, view.zone_rules):
             begin = np.datetime64(month, "M")
             if first <= _ms(begin + 1) and _ms(begin) <= last:
-                rules = f"tzdata {calendar.VERSION} has other rules for {view.time_zone} in {begin}"
+                rules = f"tzdata {calendar.VERSION} has other rules for {view.calendar.zones} in {begin}"
                 what = f"views.{view.of}: {rules} than the windows of the checkpoint follow"
                 remedy = (
                     "Give the view another name, which computes its past by these rules, or install the former tzdata"
@@ -323,9 +323,8 @@ def described(before: Versions, after: Versions) -> list[str]:
         elif was.incomplete and not view.incomplete:
             lines.append(f"the past of the view {view.of} is complete")
         elif was.zone_rules != view.zone_rules:
-            lines.append(
-                f"windows of the view {view.of} follow the rules of tzdata {calendar.VERSION} for {view.time_zone}"
-            )
+            zones = "its zones" if view.calendar is None else view.calendar.zones
+            lines.append(f"windows of the view {view.of} follow the rules of tzdata {calendar.VERSION} for {zones}")
         elif was != view:
             lines.append(f"the view {view.of} has other measures, statistics or another retain")
     return [*lines, *(f"{name} of the view {view.of} is removed. Its keys expire" for name, view in former.items())]

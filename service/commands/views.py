@@ -21,11 +21,11 @@ from service.daemon import owner
 from service.errors import SettingsError
 from service.monitoring import pages, status
 from service.printing import aligned
+from service.publication.meta import calendar_of
 from service.redis.keys import shards
 from service.redis.link import reader
 from service.settings import Settings
 from service.units import format_duration, format_time
-from state.calendar import Calendar
 from state.rules import ENDLESS_MS
 
 Document = Mapping[str, Any]
@@ -189,8 +189,8 @@ def table(views: Sequence[Document]) -> Iterator[str]:
 
 
 def _length(view: Document) -> str:
-    if view.get("calendar"):
-        return Calendar(**view["calendar"]).text
+    if (calendar := calendar_of(view)) is not None:
+        return calendar.text
     return "none" if view["window_ms"] == ENDLESS_MS else format_duration(view["window_ms"])
 
 

@@ -10,18 +10,22 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from service import clock
+from service.aggregation.windows import NONE
 from service.errors import ReferenceDataError, ReferenceTooOldError, SettingsError, TidemarkError
 from service.monitoring.metrics import Metrics
 from service.reference import snapshots
 from service.reference.current_snapshot import CurrentSnapshot
 from service.reference.database import UnreadableError, reason_of
 from service.reference.folder import snapshot_folder
-from service.settings import Reference, Settings
+from service.settings import Reference, Settings, View
 from service.threads import Thread
 from service.units import format_duration
+from state.calendar import VERSION
+from state.keyed_calendar import are_zones
 
 AGAIN = 10
 """After a failure the next read comes this many times sooner than `reference.refresh`, at most once a second."""
@@ -53,6 +57,7 @@ class Refresher:
         self.current_snapshot = CurrentSnapshot(self._folder, self._columns, resume=True)
         self._newest = first
         self._is_repeated = True  # until `rewind` knows
+        self._zone_columns: tuple[str, ...] = ()
         self._show()
         self._ending = threading.Event()
         self._thread = Thread(target=self._refresh, name="tidemark-reference", daemon=True)
@@ -77,6 +82,7 @@ class Refresher:
             if self.current_snapshot.swap(self._newest):
                 snapshot = self.current_snapshot.snapshot
                 _log.info("Reference %s with %d devices is in use", snapshot.version, snapshot.table.num_rows)
+                self._show_zones()
         except TidemarkError as error:
             self._failed(error)
         self._show()
@@ -91,6 +97,12 @@ class Refresher:
             raise SettingsError(
                 what, remedy="Correct the name. The service has to restart to read a column that is new"
             )
+
+    def serve(self, views: Iterable[View]) -> None:
+        """Show how many devices lack the time zone that one of these views takes from the reference."""
+        columns = dict.fromkeys(view.zone_column for view in views if view.zone_column in self._columns)
+        self._zone_columns = tuple(filter(None, columns))
+        self._show_zones()
 
     def require_young(self) -> None:
         """Raise ReferenceTooOldError when the newest snapshot is older than `max_age`."""
@@ -168,6 +180,20 @@ class Refresher:
     def _age_s(self) -> float:
         """Seconds since the database last gave a good answer."""
         return (clock.now_ms() - max(self._newest.read_ms, 0)) / 1000
+
+    def _show_zones(self) -> None:
+        table, count = self.current_snapshot.snapshot.table, 0
+        for name in self._zone_columns:
+            lacking = table.filter(pc.invert(are_zones(table[name])))
+            count += lacking.num_rows
+            if lacking.num_rows:
+                device, zone = (lacking[column][0].as_py() for column in ("device", name))
+                _log.warning(
+                    "%d devices of the reference have no time zone in %s that tzdata %s has, such as %s, which has %r. "
+                    "Their windows are of UTC, and %s is in their keys",
+                    *(lacking.num_rows, name, VERSION, device, zone, NONE),
+                )
+        self._metrics.reference_without_zone.set(count)
 
     def _show(self) -> None:
         snapshot = self.current_snapshot.snapshot

@@ -226,6 +226,8 @@ class Runner:
             self.metrics.unreadable.set(0)
             reference = parts.open_reference(is_repeated=position is not None and position.is_repeated)
             settings = parts.views.open(position, settings)  # may check other views, by the catalog and the reference
+            if parts.refresher is not None:
+                parts.refresher.serve(settings.views)
             term = Term(spark, settings, epoch, catalog, reference, limit=parts.limit, metrics=self.metrics)
             term.broker_times = frozenset(name for name, each in inputs.items() if each.has_broker_times)
             term.id_check = topics.IdCheck(settings.kafka, manifest.shown(resume.files_of(spark, settings)).topic_ids)

@@ -188,6 +188,7 @@ class Metrics(TermMetrics):
         self._sizes: dict[int, tuple[int, ...]] = {}
         self.reference_age = gauge("reference_age_seconds", "Time since the database last gave a good answer")
         self.reference_rows = gauge("reference_rows", "Devices in the reference in use")
+        self.reference_without_zone = gauge("reference_without_zone", "Devices without the time zone that a view needs")
         self.never_devices = gauge("never_devices", "Devices of the reference that have never sent")
         self.reference_kept = gauge("reference_kept", "1 while the last good reference serves on")
         self.reference_failures = counter("reference_failures", "Times without a newer reference", "reason", REASONS)

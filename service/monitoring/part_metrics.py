@@ -112,7 +112,8 @@ class Views:
     def _final_age_s(self, view: "View") -> float:
         window_ms = view.window_ms
         if view.calendar is not None:
-            [newest_ms] = view.starts(np.array([max(self._final_ms, 0)])).tolist()  # where the window before it ends
+            final = np.array([max(self._final_ms, 0)])
+            [newest_ms] = view.calendar.like.starts(final).tolist()  # where the window before it ends
         else:
             newest_ms = (self._final_ms - window_ms) // view.step_ms * view.step_ms + window_ms
         return (clock.now_ms() - newest_ms) / 1000 if self._final_ms > window_ms else math.nan

@@ -226,7 +226,7 @@ class Delivery:
             chosen = {name: each.shown for name, each in finals.views.items() if views is None or each.of in views}
             windows = of_views(finals.windows, chosen.keys())
             if windows.num_rows:
-                zones = {name: finals.views[name].time_zone for name in chosen if finals.views[name].time_zone}
+                zones = {name: finals.views[name].zone for name in chosen if finals.views[name].zone != ""}
                 # Beside a batch leave only closed windows. Entries of version 0.3.0 have no watermark.
                 watermark_ms = ENDLESS_MS if position.part else position.watermark_ms or ENDLESS_MS
                 rows = tables.windows(windows, chosen, *stamp, zones, watermark_ms)

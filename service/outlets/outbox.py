@@ -67,12 +67,12 @@ class EntryView:
 
     of: str
     shown: Shown
-    time_zone: str = ""
-    """Whose days or months its windows are; "" for windows of no calendar."""
+    zone: str | int = ""
+    """Whose days or months its windows are: a time zone, or the zone's place in the columns of keys; "" for no calendar."""
 
     def to_list(self) -> list[Any]:
         """Return the view as JSON has it, without what is as by default: earlier versions read that."""
-        more = [self.time_zone, self.shown.per_ms, self.shown.wraps_at]
+        more = [self.zone, self.shown.per_ms, self.shown.wraps_at]
         while more and more[-1] == _DEFAULTS[len(more) - 1]:
             more.pop()
         return [self.of, list(self.shown.names), *more]
@@ -97,7 +97,10 @@ Views = Mapping[str, Annotated[EntryView, PlainValidator(EntryView.parse), Plain
 
 def views_of(settings: Settings) -> Views:
     """Return the views of entries that are made with these settings."""
-    return {view.name: EntryView(view.of, view.shown, view.time_zone or "") for view in settings.closing_views}
+    return {
+        view.name: EntryView(view.of, view.shown, "" if view.zone is None else view.zone)
+        for view in settings.closing_views
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,12 +112,12 @@ def windows(
     epoch: int,
     batch: int,
     closed_by: str,
-    zones: Mapping[str, str] = MappingProxyType({}),
+    zones: Mapping[str, str | int] = MappingProxyType({}),
     watermark_ms: int = ENDLESS_MS,
 ) -> pa.Table:
     """Return rows of `windows_schema` for windows of `state.windows.schema`, with or without REVISION.
 
-    `chosen` has what each view shows, `zones` the time zone of each that has one. Windows that end after `watermark_ms` are
+    `chosen` has what each view shows, `zones` is that of `local_starts`. Windows that end after `watermark_ms` are
     settled: they have left before they are final.
     """
     columns = plain(table)

@@ -13,7 +13,7 @@ changed, that gives other values than readers have seen, and readings count twic
 A session that silence alone has closed covers nothing: the watermark may still close it in another way.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,14 +36,22 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The covered event time of a view and measure: `starts` of windows, and `spans` (n x 2, half open)."""
+    """The covered event time of a view and measure: `starts` of windows, and `spans` (n x 2, half open).
+
+    Of a view with a zone for each key, windows that begin together may end apart: `windows` has starts and ends.
+    """
 
     starts: Ints
     spans: Ints
+    windows: Collection[tuple[int, int]] = ()
 
     def covers(self, start: Ints, end: Ints) -> Bools:
         """Return which windows are covered."""
         covered: Bools = np.isin(start, self.starts)
+        if self.windows:
+            covered |= np.array(
+                [each in self.windows for each in zip(start.tolist(), end.tolist(), strict=True)], np.bool_
+            )
         for begin, stop in self.spans.tolist():
             covered |= (start < stop) & (end > begin)
         return covered
@@ -148,7 +156,7 @@ class _Scan:
         self._epoch, self._before_ms, self._until_ms, self._final_ms = epoch, before_ms, until_ms, final_ms
         self._views = {view.name: view for view in settings.views}
         self._sessions: dict[tuple[bytes, int], tuple[int, bool]] = {}
-        self._windows: dict[tuple[str, str], dict[int, int]] = {}
+        self._windows: dict[tuple[str, str], dict[tuple[str, int], tuple[int, str]]] = {}
 
     def take(self, client: Any, names: list[bytes]) -> None:
         """Read the sessions and windows among some names, which are keys without the prefix."""
@@ -161,11 +169,15 @@ class _Scan:
                 pipe.hmget(self._prefix + name, "state", "closed_by", "epoch", "last")
                 places.append(partial(self._session, (place, int(start))))
             elif kind == b"window":
-                view, measure = (text.decode() for text in place.split(b":", 2)[:2])
-                # One final window of a start is enough: all of them cover the same.
-                if view in self._views and int(start) not in self._windows.get((view, measure), ()):
+                view, measure, key = (text.decode(errors="replace") for text in place.split(b":", 2))
+                if view not in self._views:
+                    continue
+                # One final window of a start is enough, with zones by key one of each zone: all of them cover the same.
+                zone = self._views[view].zone
+                at = key.split("|")[zone] if isinstance(zone, int) else "", int(start)
+                if at not in self._windows.get((view, measure), ()):
                     pipe.hmget(self._prefix + name, "end", "updated", "complete_from")
-                    places.append(partial(self._window, (view, measure), int(start)))
+                    places.append(partial(self._window, (view, measure), at, key))
         for take, values in zip(places, pipe.execute(), strict=True):
             if values[0] is not None:  # else the key has expired
                 take(values)
@@ -176,11 +188,11 @@ class _Scan:
         if closed_by == b"watermark" or is_of_term:
             self._sessions[place] = int(last), closed_by != b"watermark"
 
-    def _window(self, of: tuple[str, str], start: int, values: list[bytes]) -> None:
+    def _window(self, of: tuple[str, str], at: tuple[str, int], key: str, values: list[bytes]) -> None:
         end, updated = map(int, values[:2])
         is_whole = values[2] is None  # else it may be replaced
         if is_whole and end <= self._final_ms and updated < self._before_ms:
-            self._windows.setdefault(of, {})[start] = end
+            self._windows.setdefault(of, {})[at] = end, key
 
     def covered(self) -> Covered:
         """The covered spans of all pages."""
@@ -188,15 +200,21 @@ class _Scan:
         columns = zip(*rows, strict=True) if rows else [[]] * 4
         sessions = pa.table([list(column) for column in columns], schema=SESSIONS)
         windows = {
-            (view, measure): _grid(self._views[view], np.array(sorted(spans.items()), np.int64))
-            for (view, measure), spans in self._windows.items()
+            (view, measure): _grid(
+                self._views[view], sorted((start, end, key) for (_, start), (end, key) in of.items())
+            )
+            for (view, measure), of in self._windows.items()
         }
         return Covered(sessions, windows, self._until_ms or 0)
 
 
-def _grid(view: View, spans: Ints) -> Grid:
+def _grid(view: View, windows: Sequence[tuple[int, int, str]]) -> Grid:
+    *times, keys = zip(*windows, strict=True)
+    spans = np.array(times, np.int64).T
     start, end = spans[:, 0], spans[:, 1]
-    is_old = ~view.are_windows(start, end)
+    is_old = ~view.are_windows(start, end, pa.array(keys))
+    if view.zone_column is not None:
+        return Grid(start[:0], _joined(spans[is_old]), frozenset(map(tuple, spans[~is_old].tolist())))
     by_reference = any(column != "device" for column in view.by)
     starts = start[~is_old] if by_reference else start[:0]
     return Grid(starts, _joined(spans[is_old]))

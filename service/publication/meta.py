@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -12,6 +11,7 @@ from service.redis.link import reader
 from service.settings import Redis, Settings, View, ViewVersion
 from service.units import format_duration
 from state import calendar
+from state.keyed_calendar import KeyedCalendar
 from state.rules import ENDLESS_MS
 
 CONTRACT = 3
@@ -146,7 +146,7 @@ def _shape(view: View) -> dict[str, Any]:
     """What identifies a view's windows, besides its name: columns, and length and slide in ms or the calendar."""
     if view.calendar is None:
         return {"by": list(view.by), "window_ms": view.window_ms, "slide_ms": view.step_ms}
-    return {"by": list(view.by), "calendar": asdict(view.calendar)}
+    return {"by": list(view.by), **view.calendar.document}
 
 
 def _times(view: View) -> dict[str, int]:
@@ -170,18 +170,25 @@ def _update_every(every_ms: int) -> dict[str, int]:
 
 
 def _identity(shape: Mapping[str, Any]) -> tuple[Any, ...]:
-    times = None if "calendar" in shape else (shape["window_ms"], shape["slide_ms"])
-    return shape["by"], shape.get("calendar"), times
+    calendars = shape.get("calendar"), shape.get("calendars")
+    return shape["by"], calendars, (shape["window_ms"], shape["slide_ms"]) if calendars == (None, None) else None
 
 
 def _shown(shape: Mapping[str, Any]) -> str:
-    if "calendar" in shape:
-        of = calendar.Calendar(**shape["calendar"])
+    of = calendar_of(shape)
+    if of is not None:
         return f"{of.text}{of.text_of_offset} by {', '.join(shape['by']) or 'nothing'}"
     if shape["window_ms"] == ENDLESS_MS:
         return f"without windows by {', '.join(shape['by']) or 'nothing'}"
     length, slide = (format_duration(shape[name]) for name in ("window_ms", "slide_ms"))
     return f"{length}{'' if slide == length else f' every {slide}'} by {', '.join(shape['by']) or 'nothing'}"
+
+
+def calendar_of(view: Mapping[str, Any]) -> calendar.Calendar | KeyedCalendar | None:
+    """Return the calendar of a view's fields in meta or /status, if it has one."""
+    if "calendars" in view:
+        return KeyedCalendar.parse(view["calendars"], view["by"])
+    return calendar.Calendar(**view["calendar"]) if "calendar" in view else None
 
 
 def _number(text: str, name: str) -> int:

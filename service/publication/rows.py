@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View, ViewVersion
-from state import blobs, quantiles
+from state import blobs, keyed_calendar, quantiles
 from state.calendar import local_times
 from state.columns import TOTALS, Floats
 from state.kept import Kept, Totals
@@ -157,7 +157,7 @@ def window_rows(
     columns = plain(table)
     fields, is_partly = _statistics(columns, {view.name: view.shown for view in views})
     fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
-    local = local_starts(columns, {view.name: view.time_zone for view in views if view.time_zone is not None})
+    local = local_starts(columns, {view.name: view.zone for view in views if view.zone is not None})
     if local is not None:
         fields["local_start"], is_partly = texts(local), is_partly or local.null_count > 0
     if sketched := [view.name for view in views if view.sketches]:
@@ -193,16 +193,20 @@ def window_rows(
     return Rows(WINDOW, texts(names), ttl, fields, shared=shared)
 
 
-def local_starts(columns: Mapping[str, Any], zones: Mapping[str, str]) -> Any:
-    """Return the start of each window on the clock of its view's zone, null for a view without one; None if no row has one.
+def local_starts(columns: Mapping[str, Any], zones: Mapping[str, str | int]) -> Any:
+    """Return the start of each window on the clock of its zone, null for a view without one; None if no row has one.
 
-    `zones` are by view.
+    `zones` are by view: the zone, or the place of the zone in the columns of the view's keys.
     """
     size = len(columns["start"])
     local, is_absent = np.full(size, "", object), np.ones(size, np.bool_)
     for view, zone in zones.items():
         own = np.flatnonzero(pc.equal(columns["view"], view).to_numpy(zero_copy_only=False))
-        local[own] = local_times(columns["start"].to_numpy()[own], zone)
+        start = columns["start"].to_numpy()[own]
+        if isinstance(zone, int):
+            local[own] = keyed_calendar.local_times(start, zone, columns["key"].take(own))
+        else:
+            local[own] = local_times(start, zone)
         is_absent[own] = False
     return None if is_absent.all() else pa.array(local, pa.string(), mask=is_absent)
 

@@ -31,7 +31,7 @@ from service.reference.attributes import Attributes
 from service.row_schemas import CHANGES, OUTPUT, PARTS, RUNS
 from service.settings import Settings, View
 from state import codec, history, reader, runs, windows
-from state.columns import Bools, Ints, ints
+from state.columns import Bools, Ints, array, ints
 from state.history import Payload
 from state.late_sessions import only as only_devices
 from state.layout import Changes, status_schema
@@ -170,11 +170,11 @@ class _Present:
         names = list(zip(table["view"].to_pylist(), table["measure"].to_pylist(), strict=True))
         number_of = {pair: number for number, pair in enumerate(self.views)}
         numbers = np.array([number_of.get(pair, -1) for pair in names], np.int64)
-        start, end = ints(table, "start"), ints(table, "end")
+        start, end, keys = ints(table, "start"), ints(table, "end"), array(table["key"])
         is_served = np.zeros(len(start), np.bool_)
         for number, view in enumerate(self.views.values()):
             own = np.flatnonzero(numbers == number)
-            is_served[own] = view.are_windows(start[own], end[own])
+            is_served[own] = view.are_windows(start[own], end[own], keys.take(pa.array(own)))
         return windows.compact(table.filter(pa.array(is_served)))
 
 
@@ -245,7 +245,7 @@ class Partials:
 
 def ends_ms(event_ms: Ints, views: Iterable[View]) -> Ints:
     """The event time at which the last window of each reading in some views ends, also of those that it is carried into."""
-    ends = [view.ends(view.starts(event_ms + (view.carry_for_ms or 0))) for view in views]
+    ends = [view.latest_end(event_ms + (view.carry_for_ms or 0)) for view in views]
     latest: Ints = np.max(np.stack([event_ms, *ends]), axis=0)
     return latest
 

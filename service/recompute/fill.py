@@ -142,9 +142,7 @@ class Filler(SideJob):
 def ends_ms(view: ViewVersion) -> int:
     """Return the event time by which every window ends that begins before the view's `complete_from`."""
     mark = max(view.incomplete.values())
-    if view.calendar is not None:
-        return int(view.ends(view.starts(np.array([mark - 1])))[0])
-    return mark + view.window_ms
+    return mark + view.window_ms if view.calendar is None else int(view.latest_end(np.array([mark - 1]))[0])
 
 
 def plain(view: ViewVersion) -> ViewVersion:

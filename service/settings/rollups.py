@@ -6,6 +6,7 @@ import numpy as np
 
 from service.settings.views import View
 from state import statistics
+from state.calendar import Calendar
 from state.rules import EVENT_MS_LIMIT
 from state.window_columns import columns_of
 
@@ -40,6 +41,8 @@ def _between(view: View, source: View, measures: Callable[[View], Sequence[str]]
     if source.is_endless or source.slide_ms not in {None, source.window_ms}:
         what = "has no windows" if source.is_endless else "has windows that slide, which have readings in common"
         yield f"{source.name!r} {what}. Take a view whose windows follow each other"
+    elif zoned := next((each.name for each in (view, source) if each.zone_column is not None), None):
+        yield f"{zoned!r} has windows in the time zone of each key. Remove from, or give both one time_zone"
     elif not nests(source, view):
         yield (
             f"a window of {source.length} may lie in two windows of {view.length}. "
@@ -67,8 +70,9 @@ def _text(value: object) -> str:
 
 
 def nests(source: View, view: View) -> bool:
-    """Return whether each window of `source` lies in one window of `view`. Neither slides."""
-    if source.calendar is None:
+    """Return whether each window of `source` lies in one window of `view`. Neither slides or has zones by key."""
+    calendar = source.calendar
+    if not isinstance(calendar, Calendar):
         return view.step_ms % source.window_ms == 0
-    starts = np.array(source.calendar.between(0, EVENT_MS_LIMIT))
+    starts = np.array(calendar.between(0, EVENT_MS_LIMIT))
     return bool((view.starts(starts) == view.starts(source.ends(starts) - 1)).all())

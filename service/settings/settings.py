@@ -4,7 +4,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
@@ -491,7 +490,7 @@ class Settings(Section):
             "by": list(view.by),
             "window_ms": view.window_ms,
             "slide_ms": view.step_ms,
-            **({} if view.calendar is None else {"calendar": asdict(view.calendar)}),
+            **({} if view.calendar is None else view.calendar.document),
             "measures": list(self.view_measures(view)),
             **({} if view.source is None else {"from": view.source}),
             "where": view.where,

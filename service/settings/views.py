@@ -2,9 +2,17 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+    model_validator,
+)
 
 from service.settings.input import Predicate
 from service.settings.section import Name, NotNegative, Positive, Section
@@ -16,6 +24,7 @@ from state.statistics import Shown
 if TYPE_CHECKING:
     from state.calendar import Calendar
     from state.columns import Bools, Ints
+    from state.keyed_calendar import KeyedCalendar
 
 EVENTS = "events"
 """Takes the measure's place in the keys of a view without measures."""
@@ -49,6 +58,22 @@ def _span(value: object, validate: ValidatorFunctionWrapHandler) -> int:
     return span
 
 
+@dataclass(frozen=True, slots=True)
+class ZoneColumn:
+    """The column of a view's keys that has the time zone of each key."""
+
+    column: str
+
+
+def _time_zone(value: object) -> "str | ZoneColumn | None":
+    if isinstance(value, Mapping) and [*value] == ["column"] and isinstance(value["column"], str):
+        return ZoneColumn(value["column"])
+    if value is None or isinstance(value, str | ZoneColumn):
+        return value
+    msg = "must be the name of a time zone, such as 'Europe/Rome', or the column that has it: { column = 'zone' }"
+    raise ValueError(msg)
+
+
 class View(Section):
     name: Name = Field(examples=["device"])
     """The view's name in keys: lower-case letters, digits and _."""
@@ -61,10 +86,13 @@ class View(Section):
     which does not expire. With `time_zone` also "1 d", "1 w" (from Monday), "1 mo" and "1 y" of that zone's clock, or
     several; "1 w", "1 mo" and "1 y" without one are of UTC.
     """
-    time_zone: str | None = Field(default=None, examples=["Europe/Rome"])
+    time_zone: Annotated[str | ZoneColumn | None, BeforeValidator(_time_zone)] = Field(
+        default=None, examples=["Europe/Rome"]
+    )
     """The zone whose days, weeks, months or years the windows are: a name of the IANA database. A day has 23 or 25
-    hours when its clocks change. Default: none; then a window always has the same length, and "1 d" is 24 hours from
-    midnight UTC.
+    hours when its clocks change. With `{ column = "zone" }` each key has the days of its own zone, which is in that column
+    of `by`; without one that exists it is of "(none)", and its days are of UTC. Default: none; then a window always has the
+    same length, and "1 d" is 24 hours from midnight UTC.
     """
     offset_ms: Annotated[NotNegative, WrapValidator(_span)] = Field(default=0, alias="offset")
     """How long after midnight, Monday, or the first of the month such windows begin, on the zone's clock: "6 h" for a
@@ -254,13 +282,31 @@ class View(Section):
         return "no window" if self.is_endless else format_duration(self.window_ms)
 
     @property
-    def calendar(self) -> "Calendar | None":
+    def zone_column(self) -> str | None:
+        """The column of `by` that has the time zone of each key, if its windows follow it."""
+        return self.time_zone.column if isinstance(self.time_zone, ZoneColumn) else None
+
+    @property
+    def zone(self) -> str | int | None:
+        """The time zone of its windows, or the place of `zone_column` in the columns of its keys."""
+        return self.by.index(self.time_zone.column) if isinstance(self.time_zone, ZoneColumn) else self.time_zone
+
+    @property
+    def calendar(self) -> "Calendar | KeyedCalendar | None":
         """Where its windows begin and end, if they are of a time zone; `window_ms` is then their length on average."""
         if self.time_zone is None:
             return None
         from state.calendar import Calendar  # noqa: PLC0415 - it imports NumPy, which settings without a zone do not need
 
-        return Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
+        if isinstance(self.time_zone, str):
+            return Calendar.of(self.window_ms, self.time_zone, self.offset_ms)
+        from state.keyed_calendar import UTC, KeyedCalendar  # noqa: PLC0415
+
+        column, like = self.time_zone.column, Calendar.of(self.window_ms, UTC, self.offset_ms)
+        if column == _DEVICE or column not in self.by:
+            msg = f"time_zone: {column!r} is no attribute in by, which makes the zone a part of each key: add it there"
+            raise ValueError(msg)
+        return KeyedCalendar(like, column, self.by.index(column))
 
     @property
     def longest_ms(self) -> int:
@@ -272,24 +318,33 @@ class View(Section):
         """Distance between the starts of two neighbouring windows; with a calendar a divisor of all distances and starts."""
         return self.slide_ms or (self.window_ms if self.calendar is None else self.calendar.step_ms)
 
-    def starts(self, event_ms: "Ints") -> "Ints":
-        """Return the start of the newest window that contains each event time."""
+    def starts(self, event_ms: "Ints", keys: Any = None) -> "Ints":
+        """Return the start of the newest window that contains each event time.
+
+        `keys`, here and below, are the texts of their keys in Arrow. Only a view with a `zone_column` needs them.
+        """
         if self.calendar is not None:
-            return self.calendar.starts(event_ms)
+            return self.calendar.starts(event_ms, keys)
         return event_ms - event_ms % self.step_ms
 
-    def following(self, start: "Ints") -> "Ints":
+    def following(self, start: "Ints", keys: Any = None) -> "Ints":
         """Return the start of the window that begins next after the one that begins at each time."""
-        return start + self.step_ms if self.calendar is None else self.calendar.ends(start)
+        return start + self.step_ms if self.calendar is None else self.calendar.ends(start, keys)
 
-    def ends(self, start: "Ints") -> "Ints":
+    def ends(self, start: "Ints", keys: Any = None) -> "Ints":
         """Return the end of the window that begins at each time."""
-        return start + self.window_ms if self.calendar is None else self.calendar.ends(start)
+        return start + self.window_ms if self.calendar is None else self.calendar.ends(start, keys)
 
-    def are_windows(self, start: "Ints", end: "Ints") -> "Bools":
+    def latest_end(self, event_ms: "Ints") -> "Ints":
+        """Return a time by which the newest window that contains each event time has ended, whatever its key."""
+        if self.calendar is None:
+            return event_ms - event_ms % self.step_ms + self.window_ms
+        return self.calendar.latest_end(event_ms)
+
+    def are_windows(self, start: "Ints", end: "Ints", keys: Any = None) -> "Bools":
         """Return which pairs of times are the start and the end of one of its windows."""
         if self.calendar is not None:
-            return self.calendar.are_windows(start, end)
+            return self.calendar.are_windows(start, end, keys)
         are_windows: Bools = (end - start == self.window_ms) & (start % self.step_ms == 0)
         return are_windows
 

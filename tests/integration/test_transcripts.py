@@ -16,6 +16,7 @@ RIGHT = (
     "records that are rejected or filtered end no silence",
     "a reading below the watermark is late although a window that it belongs to is open",
     "the day on which clocks go forward in Rome has 23 hours",
+    "the same reading is in the day of Rome and in the next day of Kathmandu",
     "an outage that silence has found leaves once, and ends with the next reading",
 )
 WRONG = ("wrong, a correction without a revision",)

@@ -651,6 +651,76 @@ def test_a_local_day_holds_exactly_the_readings_of_that_local_day(readings):
     assert found == expected
 
 
+ZONES = {
+    **dict(zip("abcd", ("Europe/Rome", "Asia/Kathmandu", "Australia/Lord_Howe", "America/New_York"), strict=True)),
+    **dict(zip("efgh", (None, "", "Mars/Olympus", " Europe/Rome"), strict=True)),
+}
+"""Attributes of devices; those of the second line are no zones."""
+BY_ZONE = View(name="day", by=("device", "zone"), window="1 d", time_zone={"column": "zone"})
+
+
+def by_zone(view=BY_ZONE, **changes):
+    zones = pa.table({"device": [*ZONES], "zone": pa.array(ZONES.values(), pa.string())})
+    return replace(FOLD, views=[(view, ("t",))], pane_ms=view.step_ms, attributes=Index(zones), **changes)
+
+
+@examples(60)
+@given(st.lists(st.tuples(st.sampled_from([*ZONES]), st.integers(0, 10 * 86_400_000)), min_size=1, max_size=40))
+def test_a_day_in_the_zone_of_each_device_holds_exactly_the_readings_of_that_day_there(readings):
+    """Without a zone that tzdata has it is a day of UTC, and no reading is lost."""
+    rows = [admitted(device, MARCH_MS - BASE_MS + ms, t=1.0) for device, ms in readings]
+    expected = Counter()
+    for row in rows:
+        zone = ZONES[row["device"]] if row["device"] in "abcd" else "UTC"
+        local = datetime.fromtimestamp(row["event_ms"] / 1000, UTC).astimezone(calendars.zone(zone))
+        expected[f"{row['device']}|{NONE if zone == 'UTC' else zone}", local.date()] += 1
+    found = Counter()
+    for part in parts_of(folded(rows, fold=by_zone())):
+        zone = part["key"].partition("|")[2].replace(NONE, "UTC")
+        begin, end = (
+            datetime.fromtimestamp(part[name] / 1000, UTC).astimezone(calendars.zone(zone)) for name in ("start", "end")
+        )
+        assert (begin.hour, begin.minute, end.hour, end.minute) == (0, 0, 0, 0)
+        assert end.date() - begin.date() == timedelta(days=1)
+        found[part["key"], begin.date()] += part["count"]
+    assert found == expected
+
+
+def test_a_reading_that_is_carried_over_a_change_of_clocks_is_in_the_days_of_its_zone():
+    view = BY_ZONE.model_copy(update={"statistics": ("first", "time_weighted_mean"), "carry_for_ms": 2 * 86_400_000})
+    rows = [admitted(device, MARCH_MS - BASE_MS + 12 * 3_600_000, t=1.0) for device in "ab"]
+    spans = Counter((row["key"][0], row["end"] - row["start"]) for row in parts_of(folded(rows, fold=by_zone(view))))
+    day, hour = 86_400_000, 3_600_000
+    assert spans == {("a", day): 2, ("a", day - hour): 1, ("b", day): 3}
+
+
+@pytest.mark.parametrize(("zone", "start_ms"), [("Africa/Monrovia", 2_670_000), ("Pacific/Kiritimati", 38_400_000)])
+def test_days_of_a_zone_whose_clock_was_off_by_no_whole_quarter_of_an_hour_are_exact(zone, start_ms):
+    """In 1970 a day of Liberia began at 00:44:30 of UTC."""
+    zones = pa.table({"device": ["a"], "zone": [zone]})
+    fold = replace(by_zone(), attributes=Index(zones))
+    rows = [admitted("a", start_ms - BASE_MS + ms, t=1.0) for ms in (-1, 0)]
+    starts = {(row["start"], row["end"], row["count"]) for row in parts_of(folded(rows, fold=fold))}
+    assert starts == {(start_ms - 86_400_000, start_ms, 1), (start_ms, start_ms + 86_400_000, 1)}
+
+
+def test_a_device_that_moves_to_another_zone_has_windows_of_its_own_there(tmp_path):
+    folder = tmp_path / "reference"
+    stored = [
+        snapshots.store(folder, pa.table({"device": ["a"], "zone": [zone]}))
+        for zone in ("Europe/Rome", "Asia/Kathmandu")
+    ]
+    periods = [Period(each.path, ("zone",), ((1, 3_000 * n),)) for n, each in enumerate(stored)]
+    fold = replace(by_zone(), attributes=Then(tuple(periods), ("zone",)))
+    keys = Counter(
+        {
+            row["key"]: row["count"]
+            for row in parts_of(folded([admitted("a", ms, t=1.0) for ms in (1_000, 4_000)], fold=fold))
+        }
+    )
+    assert keys == {"a|Europe/Rome": 1, "a|Asia/Kathmandu": 1}
+
+
 def test_a_part_of_a_calendar_s_window_has_the_end_that_the_clock_says():
     fold = replace(FOLD, views=[(ROME, ("t",))], pane_ms=3_600_000)
     hours = [admitted("a", MARCH_MS - BASE_MS + hour * 3_600_000, t=1.0) for hour in range(48)]

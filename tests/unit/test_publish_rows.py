@@ -26,6 +26,7 @@ from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
 from service.settings import Sessions, View
+from state.calendar import local_times
 from state.windows import empty
 from tests.outputs import T0, changes, device, micro_batch, session, settings, stats, window, window_table, windows
 
@@ -113,6 +114,16 @@ def test_a_window_of_a_calendar_has_its_start_on_the_zone_s_clock_and_is_kept_un
     assert of.shared["partly"] is True
     assert of.shared["views"]["day"][0] == day.longest_ms + 2 * 3_600_000
     assert "local_start" not in window_rows(table.slice(1), KEYS, [day, *VIEWS], T0).fields
+
+
+def test_a_window_of_a_key_with_a_time_zone_has_its_start_on_the_clock_of_that_zone() -> None:
+    keys = ("d1|Asia/Kathmandu", "d2|(none)", "d1|Europe/Rome")
+    table = read(windows([("zoned", key, T0, [1.0]) for key in keys])).changes().windows
+    view = View(name="zoned", by=("device", "zone"), window="1 d", time_zone={"column": "zone"})
+    of = window_rows(table, KEYS, [view], T0)
+    zones = ("Asia/Kathmandu", "UTC", "Europe/Rome")
+    assert of.fields["local_start"] == [local_times(np.array([T0]), zone)[0].encode() for zone in zones]
+    assert of.shared["views"]["zoned"][0] == 2 * 31 * 3_600_000, "no window of any zone is longer"
 
 
 def test_a_views_keys_are_kept_for_a_window_and_its_expiry() -> None:

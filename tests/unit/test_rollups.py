@@ -173,6 +173,11 @@ HOUR = {"name": "hour", "window": "1 h", "measures": ["temperature"], "from": "m
         ),
         ({}, {"by": ["device"]}, "from: by is ['device'], that of 'minute' is not set. Give both the same"),
         ({"where": "temperature > 0"}, {}, "from: where is not set, that of 'minute' is 'temperature > 0'"),
+        (
+            {},
+            {"by": ["device", "zone"], "window": "1 d", "time_zone": {"column": "zone"}},
+            "from: 'hour' has windows in the time zone of each key",
+        ),
         ({}, {"measures": ["temperature", "humidity"]}, "from: 'minute' lacks the measures humidity"),
         ({}, {"statistics": ["p95", "max"]}, "from: 'minute' does not keep what p95 need. Add them to its statistics"),
         (

@@ -336,6 +336,19 @@ REFUSED = {
             ({"window": "1 d", "offset": "1 d"}, "offset: must be less than 1 d"),
             ({"window": "2 y"}, "views.0.window = 63113904000: must be at most 31622400000"),
             ({"window": "none", "time_zone": "UTC"}, "time_zone: of no window."),
+            (
+                {"window": "1 d", "time_zone": {"column": "zone"}},
+                "time_zone: 'zone' is no attribute in by, which makes",
+            ),
+            (
+                {"window": "1 d", "by": ["device"], "time_zone": {"column": "device"}},
+                "time_zone: 'device' is no attribute in by, which makes the zone a part of each key: add it there",
+            ),
+            (
+                {"window": "1 d", "time_zone": {"attribute": "zone"}},
+                "time_zone: must be the name of a time zone, such as 'Europe/Rome', or the column that has it: { column",
+            ),
+            ({"window": "1 d", "by": ["zone"], "time_zone": {"column": "zone"}}, "views.v.by: 'zone' is no column to"),
         )
     ],
     "final_after is of windows, and at most max_delay": [

@@ -54,9 +54,9 @@ def views(one=DEFAULT, two=DEFAULT):
     )
 
 
-def folded(readings, of):
+def folded(readings, of, attributes=None):
     """The parts of windows of (device, ms after BASE_MS, value) that one task sends."""
-    fold = Fold(Screen(("readings",), 1), RULES, [(view, ("t",)) for view in of], pane_ms=10_000)
+    fold = Fold(Screen(("readings",), 1), RULES, [(view, ("t",)) for view in of], pane_ms=10_000, attributes=attributes)
     rows = [
         {"bucket": 0, "device": device, "event_ms": BASE_MS + ms, "broker_ms": BASE_MS + ms}
         | {"t": value, "from_partition": 0, "offset": number, "reject": None}

@@ -26,8 +26,8 @@ DEVICE: dict[str, Any] = {"name": "device", "by": ["device"], "window": "1 m"}
 TOTAL: dict[str, Any] = {"name": "total", "window": "10 m"}
 
 
-def made(*views: dict[str, Any], measures: tuple[str, ...] = ("temperature", "humidity")) -> Settings:
-    return minimal.settings(input={"measures": {name: name for name in measures}}, views=list(views))
+def made(*views: dict[str, Any], measures: tuple[str, ...] = ("temperature", "humidity"), **fields: Any) -> Settings:
+    return minimal.settings(input={"measures": {name: name for name in measures}, **fields}, views=list(views))
 
 
 def shown(versions: Versions) -> list[tuple[str, str, bool, dict[str, int]]]:
@@ -272,6 +272,46 @@ def test_meta_has_the_calendar_and_what_a_reader_without_calendars_needs() -> No
     assert month["calendar"] == of
     contract_problems = list(jsonschema_rs.Draft202012Validator(CONTRACT["json"]["meta"]).iter_errors(document))
     assert contract_problems == []
+
+
+ZONED: dict[str, Any] = {"name": "zoned", "by": ["device", "zone"], "window": "1 d", "time_zone": {"column": "zone"}}
+
+
+def zoned(**changes: Any) -> Settings:
+    return made({**ZONED, **changes}, columns={"zone": "zone"})
+
+
+def test_a_view_with_the_zone_in_a_column_is_stored_published_and_refused_as_one_of_a_calendar(tmp_path: Path) -> None:
+    begun = view_versions.begun(zoned())
+    log = Log(Local(tmp_path))
+    log.write(0, begun)
+    stored = log.at(0)
+    assert stored == begun
+    assert stored is not None
+    assert stored.views[0].length == "1 d of the zone in zone"
+    assert view_versions.changed(stored, zoned(), NOW_MS) is stored
+    for change in ({"time_zone": "Europe/Rome"}, {"offset": "6 h"}, {"window": "1 w"}):
+        after = view_versions.changed(stored, zoned(**change), NOW_MS)
+        assert [view.name for view in after.views] == ["zoned", "zoned@2"]
+        with pytest.raises(SinkRefusedError, match="its published windows are 1 d of the zone in zone by device, zone"):
+            require_views(zoned(**change), meta(zoned()))
+    require_views(zoned(), meta(zoned()))
+    document = json.loads(meta(zoned()))
+    (view,) = document["views"]
+    assert "calendar" not in view  # a reader that knows no other would look for days of one zone
+    assert view["calendars"] == {"days": 1, "months": 0, "time_zone_column": "zone", "offset_ms": 0, "offset_months": 0}
+    assert (view["window_ms"], view["slide_ms"]) == (31 * 3_600_000, 900_000)
+    assert list(jsonschema_rs.Draft202012Validator(CONTRACT["json"]["meta"]).iter_errors(document)) == []
+
+
+def test_a_change_of_any_zone_is_refused_where_windows_of_the_zones_of_keys_are_kept() -> None:
+    begun = view_versions.begun(zoned())
+    rules = np.frombuffer(b64decode(begun.views[0].zone_rules), "<u2").copy()
+    rules[np.datetime64("2026-09", "M").astype(int)] ^= 1
+    changed = begun.views[0].model_copy(update={"zone_rules": b64encode(rules.tobytes()).decode()})
+    view_versions.require_rules(begun, zoned(), NOW_MS)
+    with pytest.raises(CheckpointError, match=f"tzdata {VERSION} has other rules for a time zone in 2026-09"):
+        view_versions.require_rules(replace(begun, views=(changed,)), zoned(), NOW_MS)
 
 
 def test_a_prefix_with_windows_of_another_calendar_is_refused() -> None:

@@ -675,6 +675,33 @@ def test_windows_of_local_days_have_their_length_in_words_and_their_start_on_the
     assert get(pages, f"/device?id={DEVICES[0]}&name=day")
 
 
+def test_days_of_the_zone_of_each_key_have_their_length_in_words_and_are_found(pages: TestClient, world: World) -> None:
+    hour = 3_600_000
+    document = json.loads(world.redis.get(world.name("meta")))
+    calendars = {"days": 1, "months": 0, "time_zone_column": "zone", "offset_ms": 0, "offset_months": 0}
+    lengths = {"window_ms": 31 * hour, "slide_ms": hour // 4, "retain_ms": 40 * 24 * hour}
+    view = {"name": "day", "by": ["device", "zone"], "measures": MEASURES, "calendars": calendars, **lengths}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    starts = {}
+    for zone in ("Asia/Kathmandu", "America/New_York"):
+        of, key = Calendar(1, 0, zone), f"{DEVICES[0]}|{zone}"
+        for start in (of.start(world.now - 24 * hour), of.start(world.now)):
+            fields = {"start": start, "end": of.end(start), "count": 9, "last": start + 1, "mean": 20}
+            name = world.name("window", "day", "temperature", key, start)
+            world.redis.hset(name, mapping={**fields, "local_start": of.local(start), **world.stamp()})
+            starts[key] = start
+    world.redis.zadd(world.name("keys", "day"), starts)
+    shown = rows(get(pages, "/views"), "Views")
+    assert next(row[4:6] for row in shown if row[0] == "day") == ["1 d of the zone in zone", "–"]
+    html = get(pages, "/view?name=day&measure=temperature")
+    assert "of 1 d of the zone in zone" in html
+    assert {row[0]: row[1] for row in rows(html, "Newest values")} == dict.fromkeys(starts, "20.00")
+    for key, start in starts.items():
+        html = get(pages, f"/key?name=day&measure=temperature&key={key.replace('|', '%7C')}")
+        newest, _ = rows(html, "Windows")
+        assert Calendar(1, 0, key.partition("|")[2]).local(start) in newest[0]
+
+
 def test_a_view_that_writes_its_open_values_less_often_says_how_old_they_may_be(
     pages: TestClient, world: World
 ) -> None:

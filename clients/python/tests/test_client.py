@@ -825,6 +825,35 @@ def test_windows_of_local_days_are_found_on_both_sides_of_a_change_of_clocks(cli
     assert (found.end, found.local_start) == (MARCH_29 + 23 * HOUR, f"local {MARCH_29}")
 
 
+def test_windows_of_each_key_are_found_in_the_time_zone_of_that_key(client: Any, server: Server) -> None:
+    calendars = {"days": 1, "months": 0, "time_zone_column": "zone", "offset_ms": 0, "offset_months": 0}
+    lengths = {"window_ms": 31 * HOUR, "slide_ms": HOUR // 4, "retain_ms": 40 * 24 * HOUR, "measures": ["power"]}
+    view = {"name": "day", "by": ["device", "zone"], "calendars": calendars, **lengths}
+    server.redis.set("tidemark:meta", json.dumps({**META, "tzdata": "2026f", "views": [view]}))
+    # The reading is of the 29th in Rome, of the 30th in Kathmandu, and of the 29th in UTC, which is that of no zone.
+    at = MARCH_29 + 20 * HOUR
+    spans = {
+        "Europe/Rome": (MARCH_29, 23 * HOUR),
+        "Asia/Kathmandu": (MARCH_29 + 19 * HOUR + HOUR // 4, 24 * HOUR),
+        "(none)": (MARCH_29 + HOUR, 24 * HOUR),
+        "(other)": (MARCH_29 + HOUR, 24 * HOUR),
+    }
+    for zone, (start, length) in spans.items():
+        window(server, f"day:power:d1|{zone}", start, length=length)
+    progress(server, MARCH_29 + 23 * HOUR)
+    view = client.views()["day"]
+    assert (view.calendar, view.calendars.text) == (None, "1 d of the zone in zone")
+    for zone, (start, length) in spans.items():
+        key = ("d1", zone)
+        assert client.current("day", key).start == start
+        assert [each.start for each in client.windows("day", key, since=at, until=at + 1)] == [start]
+        assert client.aggregate("day", key, since=at).end == start + length
+        of_key = view.of_key(f"d1|{zone}")
+        assert (of_key.starts(at), of_key.end(start)) == ([start], start + length)
+    assert client.latest_complete("day", ("d1", "Europe/Rome")).start == MARCH_29
+    assert client.latest_complete("day", ("d1", "Asia/Kathmandu")) is None
+
+
 def test_the_newest_month_is_found_behind_months_without_readings(client: Any, server: Server) -> None:
     calendar_meta(server)
     month = client.views()["month"]

@@ -70,6 +70,27 @@ class Calendar:
         return ((clock - _EPOCH).days - _MONDAY) // self.days
 
 
+@dataclass(frozen=True)
+class Calendars:
+    """Calendars of which each key has that of its own time zone, which is in `time_zone_column` of the key."""
+
+    days: int
+    months: int
+    time_zone_column: str
+    offset_ms: int = 0
+    offset_months: int = 0
+
+    def of(self, time_zone: str) -> Calendar:
+        """The calendar of a zone. A key without one has `(none)` or `(other)` in its place, and days of UTC."""
+        name = "UTC" if time_zone.startswith("(") else time_zone
+        return Calendar(self.days, self.months, name, self.offset_ms, self.offset_months)
+
+    @property
+    def text(self) -> str:
+        """The length and the column, for people."""
+        return self.of("UTC").text.replace("UTC", f"the zone in {self.time_zone_column}")
+
+
 @cache
 def zone(name: str) -> ZoneInfo:
     """A time zone. Raises ContractError where neither the package tzdata nor the host has it."""

@@ -450,7 +450,7 @@ class _Series:
     """The windows of one view, measure and key."""
 
     def __init__(self, view: View, key: str, measure: str) -> None:
-        self.view, self.key, self.measure = view, key, measure
+        self.view, self.key, self.measure = view.of_key(key), key, measure
 
     def place(self, start: int) -> Place:
         return Place("window", self.key, self.view.stored, self.measure, start)

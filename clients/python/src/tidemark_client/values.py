@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tidemark_client import times
-from tidemark_client.calendars import Calendar
+from tidemark_client.calendars import Calendar, Calendars
 from tidemark_client.errors import ContractError, UnknownViewError
 from tidemark_client.names import KeyOf, Place, key_text
 
@@ -61,6 +61,9 @@ class View:
     """How far behind the broker's time a reading may be to be in a window when that is settled; None if windows leave when no
     reading can change them any more."""
 
+    calendars: Calendars | None = None
+    """The days, weeks, months or years in the time zone of each key; `of_key` has the `calendar` of one."""
+
     @property
     def stored(self) -> str:
         """The view's name in keys and in the places of the change feed."""
@@ -85,6 +88,13 @@ class View:
     def retain(self) -> timedelta:
         """`retain_ms` as a timedelta."""
         return times.to_timedelta(self.retain_ms)
+
+    def of_key(self, key: str) -> View:
+        """The view as its windows of one key are, which may follow the time zone of that key."""
+        if self.calendars is None:
+            return self
+        name = key.split("|")[self.by.index(self.calendars.time_zone_column)]
+        return replace(self, calendar=self.calendars.of(name))
 
     def starts(self, at: int) -> list[int]:
         """Starts of all windows that contain a time, the newest first."""
@@ -127,7 +137,8 @@ class View:
     @property
     def step_ms(self) -> int:
         """The distance between the starts of two windows, of a calendar about the least one."""
-        return self.slide_ms if self.calendar is None else self.calendar.shortest_ms
+        calendar = self.calendar if self.calendars is None else self.calendars.of("UTC")
+        return self.slide_ms if calendar is None else calendar.shortest_ms
 
     def key(self, key: KeyOf) -> str:
         """The text of a key. Raises KeyTextError."""
@@ -202,10 +213,11 @@ def _view(document: Mapping[str, Any]) -> View:
     name, complete_from = document["name"], document.get("complete_from")
     shown = document.get("of", name)
     calendar = Calendar(**document["calendar"]) if "calendar" in document else None
+    calendars = Calendars(**document["calendars"]) if "calendars" in document else None
     units = document.get("per_ms", 1_000), document.get("wraps_at")
     times = document.get("carry_for_ms"), int(document.get("update_every_ms", 0)), document.get("final_after_ms")
     more = statistics, name, complete_from, calendar, *units, *times
-    return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more)
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more, calendars)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,11 @@ def windows(meta: Meta) -> pa.Schema:
             "closed_by": pa.string(),
             "revision": pa.int64(),
             "complete_from": TIME,
-            **({"local_start": pa.string()} if any(view.calendar for view in meta.views.values()) else {}),
+            **(
+                {"local_start": pa.string()}
+                if any(view.calendar or view.calendars for view in meta.views.values())
+                else {}
+            ),
             **_WRITTEN,
         }
     )

@@ -100,11 +100,12 @@ class Live:
             if not _allows(bounds, "view", view.name) or not measures:
                 continue
             for key, newest in self._keys(view, bounds.texts.get("key")):
-                since, until = _starts(bounds, view)
+                own = view.of_key(key)
+                since, until = _starts(bounds, own)
                 # Without a time, as far back as a window lasts that was written in time. After a catch-up there may be older
                 # ones.
                 since = newest - view.retain_ms - view.window_ms if since is None else since
-                starts = view_starts(view, since, min(until, newest))
+                starts = view_starts(own, since, min(until, newest))
                 if starts:
                     yield from (_Span(view.name, measure, key, starts) for measure in measures)
 

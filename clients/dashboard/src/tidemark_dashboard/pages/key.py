@@ -23,6 +23,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     if not key:
         msg = "The address names no key of the view"
         raise NotFoundError(msg)
+    view = view.of_key(key)
     progress = await sources.look()
     final = progress.final if progress else 0
     keys = await sources.keys.of(view, final - view.retain_ms - view.window_ms)

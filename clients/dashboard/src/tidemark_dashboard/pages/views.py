@@ -39,14 +39,14 @@ async def read_view(sources: Sources, query: Query) -> Shown:
         prefix, SIZE, after=query.get("after", ""), before=query.get("before", "")
     )
     closed_until = max(progress.closed_until, progress.settled_until(view)) if progress else 0
-    closed = [_closed(view, start, closed_until) for _, start in page]
+    closed = [_closed(view.of_key(key), start, closed_until) for key, start in page]
     series = await sources.ask_all(
         queries.windows(view.name, key, since=since, until=until, measure=measure)
         for (key, start), last in zip(page, closed, strict=True)
-        for since, until in _stretches(view, start, last)
+        for since, until in _stretches(view.of_key(key), start, last)
     )
     rows = [
-        (key, newest([*shut, *late]), _line(shut, view, statistic))
+        (key, newest([*shut, *late]), _line(shut, view.of_key(key), statistic))
         for (key, _), shut, late in zip(page, series[::2], series[1::2], strict=True)
     ]
 
