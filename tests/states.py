@@ -1,6 +1,6 @@
-"""All of a state, for a comparison that sees every difference."""
+"""All of a state, for a comparison that sees every difference, and what its sums are of."""
 
-from state import windows
+from state import moments, windows
 
 
 def rows(table):
@@ -12,3 +12,8 @@ def rows(table):
 def contents(state):
     """All that a state holds, with the order of its rows."""
     return rows(state.runs), rows(state.devices), rows(state.windows)
+
+
+def finish(count, *sums):
+    """Return sum, mean and deviation of merged panes: arrays of the columns `count` and `state.moments.NAMES`."""
+    return *moments.totals(count, *sums[:2]), moments.deviation(count, *sums)

@@ -37,6 +37,7 @@ from service.spark.files import opened
 from state import codec, moments
 from state.layout import Changes
 from state.watermark import EventTime
+from tests.states import finish
 from tests.stream.records import BASE_MS, Record, rows
 
 
@@ -148,7 +149,7 @@ class World:
 def finished(row: dict[str, Any]) -> dict[str, Any]:
     """A window row with sum, mean and stddev as publish would write them."""
     arrays = [pa.array([row[name]]).to_numpy() for name in ("count", *moments.NAMES)]
-    total, mean, stddev = moments.finish(*arrays)
+    total, mean, stddev = finish(*arrays)
     return {**row, "sum": float(total[0]), "mean": float(mean[0]), "stddev": float(stddev[0])}
 
 

@@ -10,14 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.settings import LARGEST
-from state.moments import NAMES, deviation, split, totals
+from state.moments import NAMES, split
+from tests.states import finish
 
 EPSILON = 2.0**-53
-
-
-def finish(count: np.ndarray, *sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return sum, mean and deviation."""
-    return *totals(count, *sums[:2]), deviation(count, *sums)
 
 
 def merged(values, sizes, order=None):

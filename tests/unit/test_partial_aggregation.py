@@ -37,6 +37,7 @@ from state.rules import Rules
 from state.watermark import Delays, EventTime, Partition
 from tests.examples import examples
 from tests.runs import fold
+from tests.states import finish
 from tests.stream.records import make_document
 
 BASE_MS = 1_790_000_040_000
@@ -147,9 +148,7 @@ def merged(rows):
     for key, parts in groups.items():
         sums = [np.array([math.fsum(row[name] for row in parts)]) for name in moments.NAMES]
         count = sum(row["count"] for row in parts)
-        counts = np.array([count])
-        finished = *moments.totals(counts, *sums[:2]), moments.deviation(counts, *sums)
-        total, mean, stddev = (float(a[0]) for a in finished)
+        total, mean, stddev = (float(a[0]) for a in finish(np.array([count]), *sums))
         windows[key] = {
             "count": count,
             "sum": total,
