@@ -52,9 +52,12 @@ from load.transcripts.transcript import (
 from service import settings
 from service.commands import views as views_command
 from service.errors import SetupError
+from state.rules import DAY_MS
 
 WITHIN_S = 60.0
 STARTS_S = 120.0
+FAR_MS = 200 * DAY_MS
+"""A clock that is set on by more starts the service again: its reference would be older than a year."""
 REPLAY = "replay"
 PROCESS_ZONE = "Australia/Lord_Howe"
 """The service's own time zone, in which no value may depend: its clocks change by half an hour."""
@@ -75,6 +78,7 @@ class Live:
         self.testbed = Testbed(folder, fleet, views=VIEWS, sections=own, topic_config=_CONFIG)
         self._transcripts = transcripts
         self._clock = Clock(self.testbed.folder / "clock", ORIGIN_MS)
+        self._started_ms = ORIGIN_MS
         self._sent: dict[str, dict[str, int]] = {}
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._before: Output = {}
@@ -116,15 +120,20 @@ class Live:
         """Everything there is after the step, of all transcripts."""
         lag = len(step.unread)
         self._pure.step(transcript, step)
-        if step.restart:
+        until_ms = self._pure.simulated_clock.now_ms
+        begins_ms = until_ms - step.silent_ms - 1  # so that a look at the time itself comes after all is published
+        is_far = begins_ms - self._started_ms > FAR_MS
+        if step.restart or is_far:
             self._read_on()
             self.testbed.stop_service()
+            if is_far:
+                self._clock.set(begins_ms)
+                self._started_ms = begins_ms
             self._start()
             self.testbed.wait(lambda: self.testbed.metrics().get("tidemark_query_running"), STARTS_S, "a restart")
         if step.change:
             self._change(step.change)
-        until_ms = self._pure.simulated_clock.now_ms
-        self._clock.set(until_ms - step.silent_ms - 1)  # so that a look at the time itself comes after all is published
+        self._clock.set(begins_ms)
         self._read_on()
         if step.add:
             self._send(step.add)
