@@ -232,7 +232,7 @@ class Fold:
                 of_view = panes[measure] if meets is None else panes[measure].only(meets)
                 if of_view.start.size:
                     group, start, columns = windows.spread(view, of_view, groups)
-                    end = view.ends(start, groups.texts(group))
+                    end = view.ends(start, groups.texts(view, group))
                     kept = {name: columns[name] for name in columns_of(view.statistics)}
                     parts = window_state.parts(view.name, measure, groups.keys, group, start, end, kept, schema)
                     tables.append(parts)
@@ -266,7 +266,7 @@ class Fold:
         is_present = ~np.isnan(values)
         if not is_present.all():
             codes, event_ms, values = codes[is_present], event_ms[is_present], values[is_present]
-        pane_ms = self.pane_ms if event_ms.min(initial=REGULAR_MS) >= REGULAR_MS else self._early_pane_ms
+        pane_ms = self._pane_ms_of(event_ms)
         pane = event_ms // pane_ms
         new = np.ones(len(codes), np.bool_)
         new[1:] = (codes[1:] != codes[:-1]) | (pane[1:] != pane[:-1])
@@ -279,11 +279,11 @@ class Fold:
         columns = {name: COLUMNS[name].fold(folded) for name in names}
         return Panes(codes[starts], pane[starts] * pane_ms, columns, of_panes)
 
-    @property
-    def _early_pane_ms(self) -> int:
-        """The length of panes that are before REGULAR_MS, where days of zones begin at any second."""
+    def _pane_ms_of(self, event_ms: NDArray[np.int64]) -> int:
+        """Return the length of panes of these readings: before REGULAR_MS days of zones by key begin at any second."""
         is_keyed = any(view.zone_column is not None for view, _ in self.views)
-        return math.gcd(self.pane_ms, EARLY_STEP_MS) if is_keyed else self.pane_ms
+        is_early = is_keyed and event_ms.min(initial=REGULAR_MS) < REGULAR_MS
+        return math.gcd(self.pane_ms, EARLY_STEP_MS) if is_early else self.pane_ms
 
     def _runs(
         self,

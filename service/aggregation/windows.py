@@ -21,6 +21,7 @@ from service.reference.attributes import DEVICE
 from service.settings import View
 from state import trail_groups
 from state.columns import Columns, factorise
+from state.keyed_calendar import with_zone
 from state.list_columns import TRAIL
 from state.window_columns import COLUMNS, Taken, columns_of, nothing
 
@@ -64,8 +65,10 @@ class Groups:
     of: NDArray[Any]
     keys: pa.Array
 
-    def texts(self, group: NDArray[Any]) -> pa.DictionaryArray:
-        """Return the keys of some groups."""
+    def texts(self, view: View, group: NDArray[Any]) -> pa.DictionaryArray | None:
+        """Return the keys of some groups, None where the windows of the view do not follow them."""
+        if view.zone_column is None:
+            return None
         return pa.DictionaryArray.from_arrays(pa.array(group.astype(np.int32)), self.keys)
 
 
@@ -106,8 +109,6 @@ def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | No
         return Groups(np.arange(size), known[DEVICE])
     columns = [known[name] if name in known or attributes is None else attributes[name] for name in view.by]
     if view.zone_column is not None:
-        from state.keyed_calendar import with_zone  # noqa: PLC0415 - it reads the names of zones, for views that need them
-
         place = view.by.index(view.zone_column)
         columns[place] = with_zone(columns[place], NONE)
     if len(columns) == 1:
@@ -137,12 +138,12 @@ def spread(view: View, panes: Panes, by: Groups) -> tuple[NDArray[Any], NDArray[
         columns = {**columns, TRAIL: trail_groups.of_devices(columns[TRAIL], panes.devices)}
     carry_ms = view.carry_for_ms if TRAIL in columns else None
     if view.calendar is not None and carry_ms is None:
-        return _merge(group, view.starts(start, by.texts(group)), columns)
+        return _merge(group, view.starts(start, by.texts(view, group)), columns)
     step = view.step_ms
     many = 1 if view.calendar is not None else view.window_ms // step
     if many > 1 or carry_ms is not None:
         # Merged to steps of the slide first, because the next lines repeat each row for every window that contains it.
-        group, start, columns = _merge(group, view.starts(start, by.texts(group)), columns)
+        group, start, columns = _merge(group, view.starts(start, by.texts(view, group)), columns)
     following = None if carry_ms is None else _following(view, group, start, columns, carry_ms, by)
     if many > 1:
         back = np.repeat(np.arange(many) * step, len(start))
@@ -170,13 +171,13 @@ def _following(
         of, lists, last_ms, last_value = map(np.concatenate, zip((of, lists, last_ms, last_value), ended, strict=True))
     group, start = group[of], start[of]
     rows, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    row, at = np.arange(len(start)), view.following(start, by.texts(group))
+    row, at = np.arange(len(start)), view.following(start, by.texts(view, group))
     # A reading holds in a window that begins `carry_ms` after it: the step from it to the window's first reading counts there.
     while (holds := at <= last_ms[row] + carry_ms).any():
         row, at = row[holds], at[holds]
         rows.append(row)
         starts.append(at)
-        at = view.following(at, by.texts(group[row]))
+        at = view.following(at, by.texts(view, group[row]))
     chosen, begins = np.concatenate(rows), np.concatenate(starts)
     carried = {name: nothing(name, len(begins)) for name in columns}
     # Those of the readings in a window are later.
