@@ -51,12 +51,14 @@ class _Shard(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """A key, its type ("none" when it is gone), its expiry, and the names and values of a hash in turn."""
+    """A key, its type ("none" when it is gone), its expiry, the names and values of a hash in turn, and the score of a session in
+    the list of its device's sessions."""
 
     key: Any
     type: str
     ttl_ms: int
     flat: list[Any]
+    score: float | None
 
 
 class _Kind:
@@ -177,8 +179,32 @@ def _stored(client: Client, shard: _Shard) -> Iterator[_Stored]:
     for first in range(0, len(keys), _PAGE):
         page = keys[first : first + _PAGE]
         found = _answer(client.eval(_READ, len(page), *page))
+        lists = {key: listed for key in page if (listed := _list_of(shard.prefix, key))}
+        scores = dict(zip(lists, _scores(client, list(lists.values())), strict=True))
         for key, (kind, ttl_ms, flat) in zip(page, found, strict=True):
-            yield _Stored(key, _text(kind), int(ttl_ms), flat)
+            yield _Stored(key, _text(kind), int(ttl_ms), flat, scores.get(key))
+
+
+def _list_of(prefix: str, key: Any) -> tuple[Any, Any] | None:
+    """The list of its device's sessions and the name there of a session, None for another key.
+
+    A device's id may be any bytes, so both are what the client gave.
+    """
+    texts = f"{prefix}:session:", f"{prefix}:sessions:", ":"
+    kind, kinds, colon = [each.encode() for each in texts] if isinstance(key, bytes) else texts
+    if not key.startswith(kind):
+        return None
+    device, _, start = key.removeprefix(kind).rpartition(colon)
+    return kinds + device, start
+
+
+def _scores(client: Client, members: list[tuple[Any, Any]]) -> list[float | None]:
+    """The scores of members of sorted sets, in one question."""
+    pipe = client.pipeline(transaction=False)
+    for name, member in members:
+        pipe.zscore(name, member)
+    scores: list[float | None] = pipe.execute()
+    return scores
 
 
 def _strays(client: Client, prefix: str, shards: int) -> Iterator[Any]:
@@ -222,8 +248,8 @@ def _check_key(client: Client, shard: _Shard, stored: _Stored, kinds: list[_Kind
         yield f"is a {stored.type}, the contract says {kind.type}"
     elif stored.type == "hash":
         yield from _check_hash(stored, kind, match.groupdict())
-        if kind.name == "session":
-            yield from _check_listed(client, shard.prefix, key, match["start"])
+        if kind.name == "session" and stored.score != int(match["start"]):
+            yield from _check_listed(client, shard.prefix, key)
     elif stored.type != "none":
         if not (kind.name == "keys" and _are_endless(client, key)):
             yield from _check_expiry(kind, stored.ttl_ms)
@@ -340,15 +366,11 @@ def _check_session(fields: _Fields, place: Mapping[str, str]) -> Iterator[str]:
             yield f"{name}.count = {fields[f'{name}.count']} with {', '.join(has) or 'no values'}"
 
 
-def _check_listed(client: Client, prefix: str, key: Any, start: str) -> Iterator[str]:
-    """A device's id may be any bytes, so its list is named by what the client gave."""
-    kind, kinds = f"{prefix}:session:", f"{prefix}:sessions:"
-    if isinstance(key, bytes):
-        listed: Any = kinds.encode() + key[len(kind.encode()) : -len(start) - 1]
-    else:
-        listed = kinds + key[len(kind) : -len(start) - 1]
-    score = _answer(client.zscore(listed, start))
-    if score != int(start) and _answer(client.exists(key)):
+def _check_listed(client: Client, prefix: str, key: Any) -> Iterator[str]:
+    """Read once more: a session may have been written, or removed, between its hash and its score."""
+    listed = _list_of(prefix, key)
+    score = _scores(client, [listed])[0] if listed else None
+    if listed and score != int(listed[1]) and _answer(client.exists(key)):
         yield f"has the score {score} in the list of its device's sessions"
 
 

@@ -83,14 +83,18 @@ class Recorded:
 
 
 class Verdicts:
-    """P1 and P4: the oracle's differences; a verdict that compared nothing is none."""
+    """P1, P4 and the contract: the oracle's differences; a verdict that compared nothing is none."""
 
     def __init__(self) -> None:
-        self._verdicts = 0
+        self._verdicts = self._contracts = 0
         self._at = 0
 
     def take(self, entry: Entry) -> Iterator[Violation]:
         self._at = entry["at"]
+        if entry["what"] == "contract":
+            self._contracts += 1
+            for sentence in entry["violations"]:
+                yield Violation("contract", entry["at"], sentence)
         if entry["what"] != "verdict":
             return
         self._verdicts += 1
@@ -101,12 +105,12 @@ class Verdicts:
         for what in ("windows", "sessions", "devices", "rejects"):
             if not entry["compared"].get(what):
                 yield Violation("observed", entry["at"], f"the oracle compared no {what}")
-        for sentence in entry.get("contract", ()):
-            yield Violation("contract", entry["at"], sentence)
 
     def end(self) -> Iterator[Violation]:
         if not self._verdicts:
             yield Violation("observed", self._at, "the oracle gave no verdict")
+        elif self._contracts < self._verdicts:
+            yield Violation("observed", self._at, "the contract was not checked")
 
 
 class OneWriter:

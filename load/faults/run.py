@@ -322,7 +322,7 @@ class Run:
     def note(self, what: str, **facts: Any) -> None:
         """An entry of the history."""
         self.history.add(what, **facts)
-        if what not in {"sent", "verdict"}:
+        if what not in {"sent", "verdict", "contract"}:
             print(f"  {what} {' '.join(f'{name}={fact}' for name, fact in facts.items())}", flush=True)
 
     def violation(self, rule: str, text: str) -> None:
@@ -396,9 +396,9 @@ class Run:
     def judge(self, config: Path, client: contract.Client, prefix: str, shards: int = 1, **options: Any) -> Verdict:
         """Note the oracle's verdict on what a service with these settings has under a prefix."""
         verdict = compare(config, **options)
-        violations = contract.check(client, prefix, shards)
         facts = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
-        self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, contract=violations[:20], **facts)
+        self.note("verdict", ok=verdict.ok, mismatches=verdict.mismatches, **facts)
+        self.note("contract", violations=contract.check(client, prefix, shards)[:20])
         return verdict
 
     def finish(self, figures: Figures) -> Figures:

@@ -83,11 +83,14 @@ def progress(epoch: int, batch: int, at: float = 0, watermark: int = 5, offset: 
 
 def verdict(**changed: Any) -> Entry:
     compared = {"windows": 1, "sessions": 1, "devices": 1, "rejects": 1}
-    return entry("verdict", **{"kinds": {}, "examples": [], "compared": compared, "contract": [], **changed})
+    return entry("verdict", **{"kinds": {}, "examples": [], "compared": compared, **changed})
+
+
+CHECKED = entry("contract", violations=[])
 
 
 def test_a_clean_verdict_violates_nothing() -> None:
-    assert broken(Verdicts(), verdict()) == []
+    assert broken(Verdicts(), verdict(), CHECKED) == []
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,6 @@ def test_a_clean_verdict_violates_nothing() -> None:
         ({"kinds": {"window.count": 2}, "examples": ["window.count: w: expected 3, is 2"]}, "P1"),
         ({"kinds": {"reject.missing": 1}}, "P4"),
         ({"kinds": {"partition.sum": 1}}, "P4"),
-        ({"contract": ["a field too many"]}, "contract"),
         ({"compared": {"windows": 1, "sessions": 0, "devices": 1, "rejects": 1}}, "observed"),
     ],
 )
@@ -107,6 +109,11 @@ def test_a_difference_is_a_violation(changed: dict[str, Any], rule: str) -> None
 
 def test_no_verdict_is_a_violation() -> None:
     assert broken(Verdicts(), entry("load", phase="begin")) == ["the oracle gave no verdict"]
+
+
+def test_a_contract_that_is_broken_or_was_not_checked_is_a_violation() -> None:
+    assert broken(Verdicts(), verdict(), entry("contract", violations=["a field too many"])) == ["a field too many"]
+    assert broken(Verdicts(), verdict()) == ["the contract was not checked"]
 
 
 # P2
@@ -471,6 +478,7 @@ def whole() -> Iterable[Entry]:
         yield entry("metrics", n, samples={})
     yield entry("load", 31, phase="end", id=1)
     yield verdict()
+    yield CHECKED
 
 
 def test_the_checker_names_the_first_violation_of_a_file(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
