@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -127,7 +127,7 @@ def headrooms(
                 unread.append(TopicPartition(topic, partition, offset))
                 continue
             rooms.setdefault(topic, {})[partition] = room
-    for (topic, partition), written_ms in _written(consumer, unread).items():
+    for (topic, partition), written_ms in written_at(consumer, unread)[0].items():
         rooms.setdefault(topic, {})[partition] = max(0.0, (written_ms + retention_ms[topic] - now_ms) / 1000)
     return rooms
 
@@ -138,15 +138,20 @@ def written(kafka: Kafka, starts: Mapping[tuple[str, int], int]) -> Mapping[tupl
     Raises SourceError.
     """
     with clients.reading(kafka) as consumer:
-        return _written(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])
+        return written_at(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])[0]
 
 
-def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
-    """Return the time in ms of the record at each place, without those that do not arrive within TIMEOUT_S."""
+def written_at(
+    consumer: Consumer, places: Sequence[TopicPartition]
+) -> tuple[Mapping[tuple[str, int], int], Set[tuple[str, int]]]:
+    """Return the time in ms of the first record from each place on, and the partitions that do not answer within TIMEOUT_S.
+
+    A partition with no record from its place on is in neither. Raises KafkaException.
+    """
     written: dict[tuple[str, int], int] = {}
     waiting = {(place.topic, place.partition) for place in places}
     if not places:
-        return written
+        return written, waiting
     consumer.assign(list(places))
     # A partition that was paused stays paused when it is assigned again (librdkafka 2.16).
     consumer.resume(list(places))
@@ -166,7 +171,7 @@ def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tu
             consumer.pause([TopicPartition(*place)])
     finally:
         consumer.unassign()
-    return written
+    return written, waiting
 
 
 def place_of(message: Message) -> tuple[str, int]:

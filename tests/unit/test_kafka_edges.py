@@ -4,10 +4,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from service.kafka import scan, starting
 from service.kafka.offsets import edges
+from service.recompute import sources
+from service.recompute.sources import Partition
 from service.settings import Kafka
 
 
@@ -43,6 +45,21 @@ class Cluster:
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.assigned = places
+
+    def poll(self, timeout: float) -> Message | None:
+        """The first record of each assigned partition."""
+        if not self.assigned:
+            return None
+        place = self.assigned.pop(0)
+        return Message(topic=place.topic, partition=place.partition, offset=place.offset, timestamp=(2, 1_000))
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        """No partition is paused."""
+
+    pause = resume
+
+    def unassign(self) -> None:
+        self.assigned = []
 
 
 def kafka(*topics: str) -> Kafka:
@@ -88,3 +105,13 @@ def test_a_time_begins_at_its_first_record_or_at_the_end() -> None:
     cluster: Any = Cluster({"a": [(5, 9), (3, 3)]})
     found = starting._at(cluster, 0, edges(cluster, kafka("a")))
     assert found == {"a": {0: 5, 1: 3}}
+
+
+def test_a_recomputation_asks_for_all_partitions_together() -> None:
+    """Its parts are found by halves of the span, and each half asks again."""
+    cluster: Any = Cluster({"a": [(0, n) for n in range(300)], "cut": [(5, 9), (7, 7)]})
+    places = [*(("a", n) for n in range(300)), ("cut", 0), ("cut", 1)]
+    found = sources._partitions(cluster, places, 0)
+    assert cluster.requests == 3
+    assert (found["a", 0], found["a", 7]) == (Partition(0, None, None), Partition(0, None, 0))
+    assert (found["cut", 0], found["cut", 1]) == (Partition(5, 1_000, 5), Partition(7, None, None))
