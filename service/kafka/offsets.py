@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Container, Mapping, Sequence, Set
+from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock
 from service.kafka import clients
-from service.kafka.clients import TIMEOUT_S
+from service.kafka.clients import TIMEOUT_S, Kept
 from service.micro_batch import MicroBatch, Offsets, at, ranges
 from service.settings import Kafka
 
@@ -69,6 +70,38 @@ def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
         return edges(consumer, kafka)
 
 
+class EdgeReader:
+    """`edges_now` for one batch after the other, with consumers that stay until `close`. Use it from one thread at a time.
+
+    A consumer for each batch connects and logs in again: 20 ms and more, of each batch of a backlog.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._kept = {
+            uncommitted: Kept(
+                kafka, partial(clients.consumer, kafka, small=True, uncommitted=uncommitted), Consumer.close
+            )
+            for uncommitted in (False, True)
+        }
+
+    def __call__(self, *, uncommitted: bool = False) -> Edges:
+        """Return the edges, with `uncommitted` also of records that are not committed. Raises SourceError."""
+        kept = self._kept[uncommitted]
+        consumer = kept.get()
+        try:
+            return edges(consumer, self._kafka)
+        except KafkaException as error:
+            problem = clients.unreachable(self._kafka, error, consumer)
+            kept.close()
+            raise problem from error
+
+    def close(self) -> None:
+        """Close the consumers."""
+        for kept in self._kept.values():
+            kept.close()
+
+
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     """Return the committed offsets of the group `kafka.group`; empty when it has none. Raises KafkaException."""
     places = [TopicPartition(*place) for place in _partitions(consumer, kafka.topics)]
@@ -89,9 +122,8 @@ def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     return offsets
 
 
-def unavailable(kafka: Kafka, micro_batch: MicroBatch) -> int:
-    """Return how many offsets of the batch Kafka does not have, or has deleted. Raises SourceError."""
-    available = edges_now(kafka, uncommitted=True)
+def unavailable(available: Edges, micro_batch: MicroBatch) -> int:
+    """Return how many offsets of the batch Kafka does not have, or has deleted, by the edges of all records."""
     offsets = 0
     for topic, partition, start, end in ranges(micro_batch.start, micro_batch.end):
         oldest, newest = at(available, topic, partition, (0, 0))
