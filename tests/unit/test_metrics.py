@@ -224,7 +224,7 @@ def test_a_client_that_hangs_up_leaves_no_traceback(scraped: Scraped, capfd: pyt
 
 @pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
 def test_values_stay_in_the_process_where_the_environment_is_made_for_other_programs(tmp_path: Path, name: str) -> None:
-    """In files, two pipelines would share their values, and a new process would go on with those of a former one."""
+    """In files, a pipeline would begin with the values of another one, and a process with those of a former one."""
     program = (
         "from prometheus_client import CollectorRegistry\n"
         "from service.monitoring.series import Series\n"
