@@ -140,10 +140,14 @@ def _partitions(
     """Return each partition, by a number of requests that does not grow with them; raises KafkaException, SourceError."""
     edges, reached = edges_of(consumer, places), at_time(consumer, places, from_ms)
     cut = {place: oldest for place, (oldest, end) in edges.items() if 0 < oldest < end}
-    oldest_ms, silent = written_at(consumer, [TopicPartition(*place, oldest) for place, oldest in cut.items()])
-    for topic, partition in sorted(silent):
-        what = f"{topic}[{partition}]@{cut[topic, partition]} could not be read within {TIMEOUT_S:.0f} s"
-        raise SourceError(what, remedy="It is tried again; check the brokers")
+    oldest_ms, left = dict[tuple[str, int], int](), set(cut)
+    while left:
+        found, silent = written_at(consumer, [TopicPartition(*place, cut[place]) for place in sorted(left)])
+        if len(silent) == len(left):
+            topic, partition = min(silent)
+            what = f"{topic}[{partition}]@{cut[topic, partition]} could not be read within {TIMEOUT_S:.0f} s"
+            raise SourceError(what, remedy="It is tried again; check the brokers")
+        oldest_ms, left = oldest_ms | {**found}, {*silent}
     return {
         place: Partition(oldest, oldest_ms.get(place), reached[place] if 0 <= reached[place] < end else None)
         for place, (oldest, end) in edges.items()
