@@ -18,12 +18,12 @@ batch reads all of them, and later records are not older, by the broker's time, 
 
 import logging
 import math
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 
 from service import clock
 from service.checkpoint.document import Document, store
-from service.kafka.offsets import edges_now
+from service.kafka.offsets import Edges, edges_now
 from service.micro_batch import MicroBatch, at, each
 from service.settings import Kafka
 from service.spark.files import Files, Folder, Local
@@ -110,12 +110,18 @@ class Log:
             self.files.remove(f"{FOLDER}/{name}")
 
     def unread(
-        self, kafka: Kafka, micro_batch: MicroBatch, limit: int | None = None, max_hold_ms: float = math.inf
+        self,
+        kafka: Kafka,
+        micro_batch: MicroBatch,
+        limit: int | None = None,
+        max_hold_ms: float = math.inf,
+        ask: Callable[[], Edges] | None = None,
     ) -> frozenset[tuple[str, int]]:
         """The partitions with records after the batch's end, for which the watermark waits; the same for a replay.
 
         `limit` is the most records that the batch may have been planned with, `kafka.max_per_batch` by default. A partition of
-        which no record was read for `max_hold_ms` is left out. Raises SourceError.
+        which no record was read for `max_hold_ms` is left out. `ask` asks Kafka; by default a new consumer does.
+        Raises SourceError.
         """
         is_small = not micro_batch.reaches(limit or kafka.max_per_batch)
         is_first, self._is_first, self.behind = self._is_first, False, 0
@@ -126,7 +132,7 @@ class Log:
         if noted is None:
             if is_small:
                 return frozenset()
-            unread = _unread(kafka, micro_batch)
+            unread = _unread(ask() if ask is not None else edges_now(kafka), micro_batch)
             self.behind = sum(unread.values())
             noted = tuple(self._waited_for(micro_batch, unread, max_hold_ms))
             UNREAD.write(self.files, noted, _unread_name(micro_batch.batch))
@@ -159,7 +165,7 @@ class Log:
 
     def leaves(self, kafka: Kafka, micro_batch: MicroBatch) -> None:
         """Write again which partitions a batch leaves unread, after it was made shorter. Raises SourceError."""
-        UNREAD.write(self.files, tuple(_unread(kafka, micro_batch)), _unread_name(micro_batch.batch))
+        UNREAD.write(self.files, tuple(_unread(edges_now(kafka), micro_batch)), _unread_name(micro_batch.batch))
 
 
 def has_refused(files: Files | Local) -> bool:
@@ -176,10 +182,10 @@ def _unread_name(batch: int) -> str:
     return f"{FOLDER}/{batch}.unread"
 
 
-def _unread(kafka: Kafka, micro_batch: MicroBatch) -> dict[tuple[str, int], int]:
+def _unread(edges: Edges, micro_batch: MicroBatch) -> dict[tuple[str, int], int]:
     """The partitions with records after the batch's end, and how many offsets these have."""
     return {
         (topic, partition): end - reached
-        for topic, partition, (_, end) in each(edges_now(kafka))
+        for topic, partition, (_, end) in each(edges)
         if end > (reached := at(micro_batch.end, topic, partition, 0))
     }

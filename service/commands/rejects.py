@@ -188,7 +188,7 @@ def show(selection: Selection, *, as_json: bool) -> int:
     known, forms, dissector = marks.read(loaded.kafka), loaded.inputs_by_topic, dissect.Dissector(loaded)
     shown = 0
     for entry in _selected(selection, loaded):
-        complete = reject_log.complete(loaded.kafka, entry.reject, forms)
+        [complete] = reject_log.complete(loaded.kafka, [entry.reject], forms)
         if complete is not None and complete is not entry.reject:
             seen = dissector(complete.place.topic, complete.value, complete.headers)
             entry = _Entry(complete, seen, dissector.device(seen, Metadata.of(complete)), entry.state)  # noqa: PLW2901

@@ -1,7 +1,7 @@
 """`tidemark checkpoint init --remove-values`: remove every key under the prefix but the epoch.
 
 A new checkpoint then publishes all values again. `final` of progress never falls, so after a record of the future Redis refuses
-the windows of a year.
+the windows of a year. Another service may have a prefix that begins with this one and a colon: its keys stay.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,8 +36,16 @@ def _keys(settings: Settings) -> Iterator[tuple[Keys, Any, Budget, list[bytes]]]
     """Yield the keys of a prefix, by pages; a key may occur twice."""
     for keys in shards(settings.redis):
         with link.reader(settings.redis, keys, "the keys of the prefix") as (client, budget):
-            cursor: int | None = None
-            while cursor != 0:
-                ask = partial(client.scan, cursor or 0, match=keys.matching("*"), count=settings.redis.chunk)
-                cursor, names = budget.attempt(ask)
-                yield keys, client, budget, names
+            # An epoch is a string, and no key that a prefix has many of is one.
+            epochs = _pages(client, budget, match=keys.matching("*:epoch"), count=settings.redis.chunk, _type="string")
+            others = tuple(name.removesuffix(b"epoch") for names in epochs for name in names)
+            for names in _pages(client, budget, match=keys.matching("*"), count=settings.redis.chunk):
+                yield keys, client, budget, [name for name in names if keys.has(name) and not name.startswith(others)]
+
+
+def _pages(client: Any, budget: Budget, **options: Any) -> Iterator[list[bytes]]:
+    """Yield the keys that SCAN returns."""
+    cursor: int | None = None
+    while cursor != 0:
+        cursor, names = budget.attempt(partial(client.scan, cursor or 0, **options))
+        yield names

@@ -131,7 +131,7 @@ def _ready(
 
     `published` are the offsets of progress, {} for none.
     """
-    ready = []
+    ready, wanted = [], []
     for reject in chosen:
         mark = known.get(reject.place)
         if mark is not None and mark.state != "open":
@@ -143,7 +143,11 @@ def _ready(
             counts[why] += 1
             say(f"{place}: {why}")
             continue
-        mended, why, more = _mended(settings, reject, mend, dissector)
+        wanted.append(reject)
+    for reject, complete in zip(
+        wanted, reject_log.complete(settings.kafka, wanted, settings.inputs_by_topic), strict=True
+    ):
+        mended, why, more = _mended(reject, complete, mend, dissector)
         if mended is not None:
             ready.append(mended)
         else:
@@ -165,10 +169,10 @@ def _admissible(ready: Sequence[Reject], readmission: Readmission, counts: Count
 
 
 def _mended(
-    settings: Settings, reject: Reject, mend: Mend, dissector: dissect.Dissector
+    reject: Reject, complete: Reject | None, mend: Mend, dissector: dissect.Dissector
 ) -> tuple[Reject | None, str, str]:
-    """Return the reject with the bytes to send; or None, why it cannot be sent, and more about this record."""
-    complete = reject_log.complete(settings.kafka, reject, settings.inputs_by_topic)
+    """Return the reject, `complete` if it has all bytes, with the bytes to send; or None, why it cannot be sent, and more about
+    this record."""
     if mend.value is not None:
         return replace(complete or reject, value=mend.value, omitted_bytes=None), "", ""
     if complete is None:

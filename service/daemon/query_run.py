@@ -97,6 +97,8 @@ class QueryRun:
             finally:
                 self._ending.set()
                 self._end(query)
+                if not query.isActive:  # else a batch may still ask Kafka
+                    publication.edges.close()
                 self._metrics.query_running.set(0)
                 self._note_commits(poll, lag)
         self._judge(query, publication.failure)

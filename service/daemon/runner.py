@@ -90,7 +90,7 @@ class Runner:
         """Set the settings to the topics that match now; return False when a stop is requested first."""
         while not self._stop.is_set():
             try:
-                self.settings = matching.resolved(self._given)
+                self.settings = matching.resolved(self._given, self.settings if self._parts else None)
             except TidemarkError as error:
                 self._backoff.wait_to_restart(spark, error)
             else:

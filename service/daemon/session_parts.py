@@ -21,9 +21,16 @@ from service.pipeline.term import Term
 from service.quality.checker import Checker
 from service.reference.current_snapshot import CurrentSnapshot
 from service.settings import Settings
+from service.settings.kafka import MOST_TOPICS
 from service.spark.internals.offset_log import Position
 from service.spark.warm_up import WarmUp
 
+_NO_ROOM = (
+    "%d new topics match topics_pattern and are not read: %s. With the %d that are read there are more than %d. The query goes "
+    "on without them. A start of the process is refused. Narrow the pattern, and read the other topics by another service"
+)
+_NAMED = 5
+"""New topics that the log names."""
 _log = logging.getLogger(__name__)
 
 
@@ -60,11 +67,20 @@ class SessionParts:
         self.views = ViewChanges(spark, settings, self.metrics, self.check_views, again)
         self.status.views(self.views.document)
         self.has_new_topics = threading.Event()
+        self._unread = 0
+        """The topics for which there was no room at the last look."""
 
     def listed(self, topics: Iterable[str]) -> None:
         """Look for new topics that match the settings among all of the brokers."""
+        read = self.settings.kafka.topics
         found = matching.matched(self.settings, topics).kafka.topics
-        if new := [topic for topic in found if topic not in self.settings.kafka.topics]:
+        new = [topic for topic in found if topic not in read]
+        unread = new if len(found) > MOST_TOPICS else []
+        self.metrics.topics_unread.set(len(unread))
+        if len(unread) > self._unread:
+            _log.warning(_NO_ROOM, len(unread), ", ".join(unread[:_NAMED]), len(read), MOST_TOPICS)
+        self._unread = len(unread)
+        if new and not unread:
             if not self.has_new_topics.is_set():
                 _log.info("New topics match topics_pattern: %s. The query starts again with them", ", ".join(new))
             self.has_new_topics.set()

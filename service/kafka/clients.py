@@ -220,6 +220,12 @@ class Kept(Generic[T]):
             self.client, self._stamp = made, now
         return self.client
 
+    def close(self) -> None:
+        """Close the client, if there is one; `get` makes another one."""
+        client, self.client = self.client, None
+        if client is not None:
+            self._close(client)
+
 
 def _common(kafka: Kafka) -> dict[str, Any]:
     """Return the options of the settings, and a callback that keeps the reasons why no broker answers."""

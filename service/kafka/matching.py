@@ -29,9 +29,10 @@ class TopicsChangedError(Exception):
     """Ends a query because other topics match the pattern of the settings. No batch is interrupted."""
 
 
-def resolved(settings: Settings) -> Settings:
+def resolved(settings: Settings, read: Settings | None = None) -> Settings:
     """Return settings that name the topics which their patterns match now; the same settings without a pattern.
 
+    `read` are those of a service that runs, which goes on with its topics when more than MOST_TOPICS match.
     Raises SourceError when Kafka does not answer, or has no topic that matches, or more than MOST_TOPICS.
     """
     kafka = settings.kafka
@@ -51,6 +52,8 @@ def resolved(settings: Settings) -> Settings:
         what = f"{lacking[0]}.topics_pattern: no topic at {kafka.bootstrap} that this user may see matches"
         raise SourceError(what, remedy="Create a topic, give the right to describe it, or correct the pattern")
     if (count := len(found.kafka.topics)) > MOST_TOPICS:
+        if read is not None:
+            return read
         what = f"kafka.topics_pattern: {count} topics match, the limit is {MOST_TOPICS}"
         raise SourceRefusedError(what, remedy="Narrow the pattern, and read the other topics by another service")
     return found

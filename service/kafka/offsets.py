@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
+from functools import partial
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from service import clock
 from service.kafka import clients
-from service.kafka.clients import TIMEOUT_S
+from service.kafka.clients import TIMEOUT_S, Kept
 from service.micro_batch import MicroBatch, Offsets, at, ranges
 from service.settings import Kafka
 
@@ -69,6 +70,38 @@ def edges_now(kafka: Kafka, *, uncommitted: bool = False) -> Edges:
         return edges(consumer, kafka)
 
 
+class EdgeReader:
+    """`edges_now` for one batch after the other, with consumers that stay until `close`. Use it from one thread at a time.
+
+    A consumer for each batch connects and logs in again: 20 ms and more, of each batch of a backlog.
+    """
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._kept = {
+            uncommitted: Kept(
+                kafka, partial(clients.consumer, kafka, small=True, uncommitted=uncommitted), Consumer.close
+            )
+            for uncommitted in (False, True)
+        }
+
+    def __call__(self, *, uncommitted: bool = False) -> Edges:
+        """Return the edges, with `uncommitted` also of records that are not committed. Raises SourceError."""
+        kept = self._kept[uncommitted]
+        consumer = kept.get()
+        try:
+            return edges(consumer, self._kafka)
+        except KafkaException as error:
+            problem = clients.unreachable(self._kafka, error, consumer)
+            kept.close()
+            raise problem from error
+
+    def close(self) -> None:
+        """Close the consumers."""
+        for kept in self._kept.values():
+            kept.close()
+
+
 def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     """Return the committed offsets of the group `kafka.group`; empty when it has none. Raises KafkaException."""
     places = [TopicPartition(*place) for place in _partitions(consumer, kafka.topics)]
@@ -89,9 +122,8 @@ def committed(consumer: Consumer, kafka: Kafka) -> Offsets:
     return offsets
 
 
-def unavailable(kafka: Kafka, micro_batch: MicroBatch) -> int:
-    """Return how many offsets of the batch Kafka does not have, or has deleted. Raises SourceError."""
-    available = edges_now(kafka, uncommitted=True)
+def unavailable(available: Edges, micro_batch: MicroBatch) -> int:
+    """Return how many offsets of the batch Kafka does not have, or has deleted, by the edges of all records."""
     offsets = 0
     for topic, partition, start, end in ranges(micro_batch.start, micro_batch.end):
         oldest, newest = at(available, topic, partition, (0, 0))
@@ -127,7 +159,7 @@ def headrooms(
                 unread.append(TopicPartition(topic, partition, offset))
                 continue
             rooms.setdefault(topic, {})[partition] = room
-    for (topic, partition), written_ms in _written(consumer, unread).items():
+    for (topic, partition), written_ms in written_at(consumer, unread)[0].items():
         rooms.setdefault(topic, {})[partition] = max(0.0, (written_ms + retention_ms[topic] - now_ms) / 1000)
     return rooms
 
@@ -138,15 +170,20 @@ def written(kafka: Kafka, starts: Mapping[tuple[str, int], int]) -> Mapping[tupl
     Raises SourceError.
     """
     with clients.reading(kafka) as consumer:
-        return _written(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])
+        return written_at(consumer, [TopicPartition(*place, offset) for place, offset in starts.items()])[0]
 
 
-def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tuple[str, int], int]:
-    """Return the time in ms of the record at each place, without those that do not arrive within TIMEOUT_S."""
+def written_at(
+    consumer: Consumer, places: Sequence[TopicPartition]
+) -> tuple[Mapping[tuple[str, int], int], Set[tuple[str, int]]]:
+    """Return the time in ms of the first record from each place on, and the partitions that do not answer within TIMEOUT_S.
+
+    A partition with no record from its place on is in neither. Raises KafkaException.
+    """
     written: dict[tuple[str, int], int] = {}
     waiting = {(place.topic, place.partition) for place in places}
     if not places:
-        return written
+        return written, waiting
     consumer.assign(list(places))
     # A partition that was paused stays paused when it is assigned again (librdkafka 2.16).
     consumer.resume(list(places))
@@ -166,7 +203,7 @@ def _written(consumer: Consumer, places: Sequence[TopicPartition]) -> Mapping[tu
             consumer.pause([TopicPartition(*place)])
     finally:
         consumer.unassign()
-    return written
+    return written, waiting
 
 
 def place_of(message: Message) -> tuple[str, int]:

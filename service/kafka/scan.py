@@ -1,6 +1,5 @@
 """Read a range of some topics, for commands, without a group and without commits."""
 
-import contextlib
 import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
@@ -86,13 +85,6 @@ def _assign(
             plan.append(TopicPartition(*place, start))
     consumer.assign(plan)
     return ends, sum(ends[place.topic, place.partition] - place.offset for place in plan)
-
-
-def one(kafka: Kafka, topic: str, partition: int, offset: int) -> Message | None:
-    """Return the record at an offset, None when it does not exist or is deleted. Raises SourceError."""
-    with contextlib.closing(messages(kafka, [topic], begin={(topic, partition): offset})) as records:
-        first = next(records, None)
-    return first if first is not None and first.offset() == offset else None
 
 
 def headers(message: Message) -> list[tuple[str, bytes | None]]:

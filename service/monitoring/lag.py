@@ -131,8 +131,7 @@ class Lag(Thread):
                     _log.warning("Lag and consumer group are not updated: %s", clients.text(error))
                 failing = True
             if is_last:
-                if self._kept.client is not None:
-                    self._kept.client.close()
+                self._kept.close()
                 return
             self._wake.wait(EVERY_S)
 

@@ -162,6 +162,7 @@ class Metrics(TermMetrics):
             "partition",
         )
         self.marks = gauge("reject_marks", "Entries of the topics of corrected and replayed rejects")
+        self.topics_unread = gauge("topics_unread", "New topics that match the pattern, without room for them")
         self.lag = gauge("lag_records", "End of the partition minus that of the committed batch", "topic", "partition")
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.lag_age = gauge("lag_age_seconds", "Time since Kafka last said how long the partitions are; NaN before")

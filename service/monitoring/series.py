@@ -1,8 +1,16 @@
 """Counters and gauges of one registry, with the names of this service."""
 
+import os
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import values as kinds_of_values
+
+# Where one of these is set for other programs, values are in files by process id and metric name, and begin with what is there:
+# the value of another pipeline or, in a container, whose process ids repeat, of a former process (0.26.0).
+for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+    os.environ.pop(_name, None)
+kinds_of_values.ValueClass = kinds_of_values.MutexValue
 
 
 class Series:

@@ -36,6 +36,14 @@ _OF_LOGIN = re.compile(r"28")
 _OF_A_ROW = re.compile(r"22|23|54|P0001")
 """Classes of SQLSTATE of rows: a value that does not fit, a constraint, a key longer than an index entry, a trigger's error."""
 _STAGING = "tidemark_staging"
+_MOST_COLUMNS = 1_600
+"""Columns of a table of PostgreSQL, also those that were dropped (16.2)."""
+_COLUMNS = (
+    "select ((select coalesce(max(attnum), 0) from pg_attribute where attrelid = to_regclass(?)) + count(*))::text "
+    "from unnest(string_to_array(?, ',')) as name where not exists (select from pg_attribute "
+    "where attrelid = to_regclass(?) and attname = name and not attisdropped)"
+)
+"""How many columns a table has when those with these names, with commas between, are added."""
 _AT_ONCE = 20_000
 """Rows of one statement, which has to end within `timeout`. All statements of an entry are one transaction."""
 
@@ -68,6 +76,7 @@ class Jdbc:
                 if exists and self._one("select has_table_privilege(?, 'INSERT, UPDATE')::text", self._table) != "true":
                     what = f"{self._place}: this user may not write to the table {self._options.table}"
                     raise OutletRefusedError(what, remedy="Grant SELECT, INSERT and UPDATE")
+                self._require_columns()
                 state = "exists" if exists else "is to be created"
                 return f"{str(server).partition(' on ')[0]}, the table {self._options.table} {state}"
             finally:
@@ -200,6 +209,7 @@ class Jdbc:
         """
         self._one("select pg_advisory_xact_lock(hashtext(?))::text", POSITIONS)
         self._run(f"create table if not exists {self._positions} (outlet text primary key, position text not null)")
+        self._require_columns()
         columns = [f'"{field.name}" {_TYPES[field.type]}' for field in self._schema]
         null = ["" if field.nullable else " not null" for field in self._schema]
         definitions = [column + suffix for column, suffix in zip(columns, null, strict=True)]
@@ -211,6 +221,15 @@ class Jdbc:
         else:
             self._run(f"alter table {self._table} {', '.join(f'add column if not exists {each}' for each in columns)}")
         self._connection.commit()
+
+    def _require_columns(self) -> None:
+        """Raise OutletRefusedError if the table cannot have all columns."""
+        count = int(self._one(_COLUMNS, self._table, ",".join(self._schema.names), self._table) or 0)
+        if count > _MOST_COLUMNS:
+            would = f"would have {count:,} columns, and PostgreSQL's limit is {_MOST_COLUMNS:,}"
+            what = f"{self._place}: the table {self._options.table} {would}"
+            remedy = "Sessions have four for each measure, and dropped ones count: use a new table, or Kafka or Parquet"
+            raise OutletRefusedError(what, remedy=remedy)
 
     def _locked_position(self) -> Position | None:
         text = self._one(f"select position from {self._positions} where outlet = ? for update", self._id)

@@ -32,7 +32,7 @@ from service.checkpoint import beginnings, event_time, resume
 from service.checkpoint.beginnings import Beginnings
 from service.checkpoint.skips import Care
 from service.kafka import source
-from service.kafka.offsets import unavailable
+from service.kafka.offsets import EdgeReader, unavailable
 from service.micro_batch import MicroBatch
 from service.pipeline import batch_report, builder, failure
 from service.pipeline.back_pressure import BatchLimit, Measured
@@ -117,7 +117,8 @@ class Publication:
     A publication holds the term's `write_lock` during a batch and then sets the term's `published`. Spark commits the batch
     after that, and the runner then commits offsets to a Kafka consumer group and updates metrics. `failure` is the exception
     that ended the query, as it was raised. `final_ms` is the event time up to which Redis calls windows final, None before the
-    first batch. `care` ends the query before a batch that the query must not read: the frame is not evaluated yet.
+    first batch. `care` ends the query before a batch that the query must not read: the frame is not evaluated yet. `edges` keeps
+    a consumer of Kafka: close it when the query has ended.
     """
 
     term: Term
@@ -130,6 +131,7 @@ class Publication:
     beginnings: Beginnings
     batch_limit: BatchLimit
     originals: Originals
+    edges: EdgeReader
     care: Care = field(default_factory=Care)
     final_ms: int | None = None
     failure: BaseException | None = None
@@ -176,7 +178,8 @@ class Publication:
             term.current_snapshot.note(micro_batch)
         batch.most = self.times.limit(number, self.batch_limit.records)
         batch.before = self.times.before(number)
-        batch.unread = self.times.unread(settings.kafka, micro_batch, batch.most, settings.admission.max_hold_ms)
+        hold_ms = settings.admission.max_hold_ms
+        batch.unread = self.times.unread(settings.kafka, micro_batch, batch.most, hold_ms, self.edges)
         batch.devices = self.times.devices(number)
         batch.sink = Sink(
             settings,
@@ -318,10 +321,9 @@ class Publication:
         # Other offsets than those of records are a transaction's marker, an aborted record, a compacted record, or a record that
         # Kafka has deleted: only the last one is lost.
         without = micro_batch.rows - outcome.records
-        kafka = self.term.settings.kafka
-        if kafka.on_data_loss != "continue" or without <= 0:
+        if self.term.settings.kafka.on_data_loss != "continue" or without <= 0:
             return 0
-        return min(without, unavailable(kafka, micro_batch))
+        return min(without, unavailable(self.edges(uncommitted=True), micro_batch))
 
     def _compute(self, batch: Batch, look_ups: LookUps) -> None:
         context = replace(batch.context, refused=look_ups.refused(), column_values=self.values.text())
@@ -374,7 +376,18 @@ def start_query(
     originals = Originals(settings.kafka)
     former.note(times.files, settings.kafka)
     publication = Publication(
-        term, before_batch, on_batch, catalog, times, limit, values, begun, batch_limit, originals, care
+        term,
+        before_batch,
+        on_batch,
+        catalog,
+        times,
+        limit,
+        values,
+        begun,
+        batch_limit,
+        originals,
+        EdgeReader(settings.kafka),
+        care,
     )
     writer = (
         output.writeStream.queryName(settings.service.name)

@@ -136,9 +136,8 @@ def read(
             cursor = None
             while cursor != 0:
                 cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=keys.matching("*"), count=_PAGE))
-                budget.attempt(
-                    partial(scan.take, client, [name.removeprefix(f"{keys.prefix}:".encode()) for name in names])
-                )
+                own = [name.removeprefix(f"{keys.prefix}:".encode()) for name in names if keys.has(name)]
+                budget.attempt(partial(scan.take, client, own))
             if budget.attempt(partial(server_id, client, keys)) != server:
                 msg = f"{budget.place}: Redis was restarted or failed over during the read: the pages of its scan have other keys"
                 raise SinkError(msg, remedy="The scan begins again")

@@ -2,6 +2,7 @@
 
     1  take the fence of corrections, and note the run ids of Redis              service/rejects/fence.py
     2  cut the span into parts, the oldest first, for windows and then for sessions    service/recompute/job.py
+       windows of very different lengths have parts of their own: a part is as long as its longest window, and is held in memory
     3  for each part: compute the closed values that begin in it, by the stream's own steps
     4  write those that have not expired to Redis, over no open and no richer value    service/publication/publish.lua
     5  store all of them for the outlets, and note the part as done                 service/recompute/job_log.py
@@ -10,8 +11,10 @@ A run that is cut off goes on with the part that it had begun. Values that Redis
 The running service is not involved, but for the outlets: it takes the entries of step 5 between two batches.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -33,13 +36,16 @@ from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions, prune
 from service.recompute.sources import KafkaRecords, Part, Reach, Records
 from service.rejects import former
 from service.rejects.fence import Fence
-from service.settings import Settings
+from service.settings import Settings, View
 from service.units import format_time
 from state import codec
 from state.layout import session_schema
 from state.rules import EVENT_MS_LIMIT
 from state.windows import concat
 
+MOST_STEPS = 100
+"""Views are computed together whose longest window is at most so many of the shortest ones: a part has up to twice as many of
+each key. For each further group of views the records are read once more."""
 AT_ONCE = 10_000
 """Rows in an entry for the outlets: a batch of the service waits until they are written."""
 
@@ -85,6 +91,25 @@ def _chosen(settings: Settings, views: Sequence[str]) -> Settings:
     return settings.model_copy(update={"views": chosen}) if views else settings
 
 
+def passes(settings: Settings) -> Mapping[str, Settings]:
+    """Return the settings with the views whose windows are computed together, by the name of the pass, the shortest first."""
+
+    def between_ms(view: View) -> int:
+        return view.longest_ms if view.calendar is not None else view.step_ms
+
+    groups: list[list[View]] = []
+    for view in sorted(settings.closing_views, key=lambda view: view.longest_ms):
+        if not groups or view.longest_ms > MOST_STEPS * min(map(between_ms, [*groups[-1], view])):
+            groups.append([])
+        groups[-1].append(view)
+    if len(groups) < 2:
+        return {WINDOWS: settings}
+    return {
+        f"{WINDOWS} of {', '.join(view.of for view in views)}": settings.model_copy(update={"views": tuple(views)})
+        for views in groups
+    }
+
+
 class _Backfill:
     """One run, from an archive or Kafka, at most `rate` records a second."""
 
@@ -98,16 +123,17 @@ class _Backfill:
     def run(self, span: Span, *, has_sessions: bool) -> None:
         """Do steps 2 to 5."""
         watermark_ms = self._job.sink.micro_batch.watermark_ms
-        kinds = (WINDOWS, SESSIONS) if has_sessions else (WINDOWS,)
+        chosen = {**passes(self._settings), **({SESSIONS: self._settings} if has_sessions else {})}
+        kinds, counts = tuple(chosen), next(iter(chosen))
         files = self._job.outbox.files
         log = Log.load(files, span, self._identity(kinds), self._job.number)
         if not self._job.is_dry:
             prune(files, clock.now_ms(), log.key)
         if watermark_ms < span[1]:
             self._say(f"what ends after {format_time(watermark_ms)} is open, and the service writes it")
-        for number, kind in enumerate(kinds):
-            length_ms, reached_ms = span[1] - span[0], log.reached_ms[kind]
-            records = self._records(kind, span[1])
+        for number, (kind, settings) in enumerate(chosen.items()):
+            length_ms, reached_ms = span[1] - span[0], log.reached_ms.get(kind, span[0])
+            records = self._records(kind, settings, span[1])
             if reached_ms > span[0]:
                 self._say(f"going on: {kind} that begin before {format_time(reached_ms)} are done")
             ends_ms = records.ends_ms()
@@ -116,7 +142,7 @@ class _Backfill:
                 self._say(f"{kind} that begin from {begin} on lack records in the archive, and are left out")
             left = reached_ms, span[1]
             for part, read in job.parts(self._job.run, records, left, self._decided, self._rate, oldest_first=True):
-                self._part(kind, read, part, ends_ms, log)
+                self._part(kind, settings, read, part, ends_ms, log, counts=kind == counts)
                 self._watch(number * length_ms + part[1] - span[0], len(kinds) * length_ms)
         self._report.rejected = +log.rejected
         if not self._job.is_dry:
@@ -128,27 +154,31 @@ class _Backfill:
         outlets = sorted(outlet.name for outlet in self._settings.outlets)
         return [str(self._source or ""), *kinds, *views, "", *outlets]
 
-    def _records(self, kind: str, newest_ms: int) -> Records:
+    def _records(self, kind: str, of: Settings, newest_ms: int) -> Records:
         settings, spark, batch = self._settings, self._job.run.spark, self._job.sink.micro_batch
-        reach = Reach.of_sessions(settings) if kind == SESSIONS else Reach.of_windows(settings)
+        reach = Reach.of_sessions(of) if kind == SESSIONS else Reach.of_windows(of)
         if self._source is not None:
             frame = archive.frame(spark, settings, batch, self._source)
             return Archive(self._source, frame, archive.covered(frame, batch, self._source), settings, reach)
         open_ms = None if topics.have_broker_times(settings.kafka) else newest_ms
         return KafkaRecords(spark, settings, batch, reach, open_ms)
 
-    def _part(self, kind: str, read: Part, part: Span, ends_ms: int | None, log: Log) -> None:
-        """Do steps 3 to 5 for a part."""
+    def _part(
+        self, kind: str, of: Settings, read: Part, part: Span, ends_ms: int | None, log: Log, *, counts: bool
+    ) -> None:
+        """Do steps 3 to 5 for a part: the views of the settings `of`. Rejects are counted in one pass alone."""
         report, watermark_ms, rejects = self._report, self._job.sink.micro_batch.watermark_ms, Observation()
         report.lacking.update(dict.fromkeys(read.lacking))
         begin = part if ends_ms is None else (part[0], min(part[1], ends_ms))
         # Where a session begins depends on the one before it, unless a silence separates them.
         known = {device: start for device, (start, _) in log.sessions.items() if start >= read.whole_from_ms}
         only = Chosen({}, begin, known=known)
-        if kind == WINDOWS:
-            only = Chosen(dict.fromkeys(self._settings.closing, begin), expired=True)
+        if kind != SESSIONS:
+            only = Chosen(dict.fromkeys(of.closing, begin), expired=True)
         counted = _counted(read.admitted, part, rejects)
-        closed = engine.closed_values(self._job.run, counted, watermark_ms, read.whole_from_ms, only)
+        # The records are admitted by all settings, as late readings are that are added to them.
+        run = replace(self._job.run, settings=of)
+        closed = engine.closed_values(run, counted, watermark_ms, read.whole_from_ms, only)
         changes = [codec.unpack_changes(each) for each in closed.frame.toArrow()["payload"].to_pylist()]
         windows = concat([each.windows for each in changes])
         sessions = pa.concat_tables(
@@ -160,10 +190,12 @@ class _Backfill:
         if values is not None:
             failpoint.hit("half_backfilled")
             self._store(values, log)
-        if kind == WINDOWS:
-            rejected = self._decided.rejected(part)
-            rejected.update(rejects.get)
-            log.reach(WINDOWS, part[1], rejected, {})
+        if kind != SESSIONS:
+            rejected = Counter[str]()
+            if counts:
+                rejected.update(self._decided.rejected(part))
+                rejected.update(rejects.get)
+            log.reach(kind, part[1], rejected, {})
         else:
             log.reach(SESSIONS, part[1], {}, self._newest(log.sessions, sessions, part[1]))
         if values is not None:

@@ -1,6 +1,6 @@
 """How far the job of a command is, in the checkpoint, so that the same command goes on where it was cut off.
 
-    backfill/<key>.json     what is done: windows and sessions that begin before `reached_ms`; the rejects; the entries that are
+    backfill/<key>.json     what is done: values of each pass that begin before `reached_ms`; the rejects; the entries that are
                             ready; the sessions with which later ones may be joined
     backfill/<key>-<n>      entry n for the outlets, until it is ready
 
@@ -93,7 +93,7 @@ class Log:
         self.ready = ()
 
     def reach(self, kind: str, end_ms: int, rejected: Mapping[str, int], sessions: Sessions) -> None:
-        """Take WINDOWS or SESSIONS that begin before a time as done, and add rejects. Nothing is written before `save`."""
+        """Take the values of a pass that begin before a time as done, and add rejects. Nothing is written before `save`."""
         self.reached_ms[kind] = end_ms
         self.entries, self.sessions = self.entries + len(self.ready), sessions
         self.rejected.update(rejected)

@@ -158,12 +158,9 @@ def admitted(run: Recomputation, rejects: Iterable[Reject], known: Mapping[Coord
     The values of grouped columns are decided (column_values.DECIDED), those of readings that are in values as their marks say.
     The others are rejected for another reason as well, or filtered now, or their bytes are gone.
     """
-    settings, total, complete = run.settings, 0, []
-    for reject in rejects:
-        total += 1
-        with_bytes = reject_log.complete(settings.kafka, reject, settings.inputs_by_topic)
-        if with_bytes is not None:
-            complete.append(with_bytes)
+    settings = run.settings
+    found = reject_log.complete(settings.kafka, rejects, settings.inputs_by_topic)
+    total, complete = len(found), [each for each in found if each is not None]
     admission = settings.admission.model_copy(update={"max_delay_ms": _ANY_DELAY_MS})
     relaxed = settings.model_copy(update={"admission": admission})
     made = records(complete, has_index=settings.has_arrays, has_headers=settings.needs_headers)

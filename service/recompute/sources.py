@@ -10,7 +10,7 @@ from functools import reduce
 from typing import Protocol
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +21,7 @@ from service.checkpoint import skips, topic_log
 from service.errors import SourceError
 from service.kafka import clients, topics
 from service.kafka.clients import TIMEOUT_S
+from service.kafka.offsets import at_time, edges_of, written_at
 from service.kafka.source import ONE_AT_A_TIME, with_options
 from service.micro_batch import MicroBatch, Offsets, at, each, format_offsets, ranges
 from service.recompute.decisions import Decisions
@@ -118,44 +119,39 @@ def readable(
     """
     left = topic_log.read(Files(spark, settings.service.checkpoint)).missing_until_ms(committed.end)
     with clients.reading(settings.kafka) as consumer:
-        partitions = {
-            (topic, partition): _partition(consumer, TopicPartition(topic, partition), from_ms)
-            for topic, partition, _ in each(committed.end)
-        }
+        places = [(topic, partition) for topic, partition, _ in each(committed.end)]
+        partitions = _partitions(consumer, places, from_ms)
         if until_ms is not None:
-            committed = replace(committed, end=_ends(consumer, committed.end, until_ms))
+            committed = replace(committed, end=_until(committed.end, at_time(consumer, places, until_ms)))
     return source(committed, partitions, from_ms, settings.admission.max_ahead_ms, left)
 
 
-def _ends(consumer: Consumer, ends: Offsets, until_ms: int) -> dict[str, dict[int, int]]:
-    """Ends that are not behind the first record with this broker time."""
-    asked = [TopicPartition(topic, partition, until_ms) for topic, partition, _ in each(ends)]
-    result: dict[str, dict[int, int]] = {topic: dict(partitions) for topic, partitions in ends.items()}
-    for found in consumer.offsets_for_times(asked, timeout=TIMEOUT_S):
-        if found.error is not None:
-            raise KafkaException(found.error)
-        if found.offset >= 0:  # else all records are older
-            result[found.topic][found.partition] = min(result[found.topic][found.partition], found.offset)
-    return result
+def _until(ends: Offsets, first: Mapping[tuple[str, int], int]) -> Offsets:
+    """Return ends that are not behind the first record of a broker time, -1 where all are older."""
+    return {
+        topic: {p: end if first[topic, p] < 0 else min(end, first[topic, p]) for p, end in partitions.items()}
+        for topic, partitions in ends.items()
+    }
 
 
-def _partition(consumer: Consumer, place: TopicPartition, from_ms: int) -> Partition:
-    oldest, end = consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
-    [at] = consumer.offsets_for_times([TopicPartition(place.topic, place.partition, from_ms)], timeout=TIMEOUT_S)
-    if at.error is not None:
-        raise KafkaException(at.error)
-    oldest_ms = None
-    if 0 < oldest < end:
-        consumer.assign([TopicPartition(place.topic, place.partition, oldest)])
-        message = consumer.poll(TIMEOUT_S)
-        consumer.unassign()
-        error = message.error() if message is not None else None
-        if message is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
-            what = f"{place.topic}[{place.partition}]@{oldest} could not be read within {TIMEOUT_S:.0f} s"
+def _partitions(
+    consumer: Consumer, places: Sequence[tuple[str, int]], from_ms: int
+) -> Mapping[tuple[str, int], Partition]:
+    """Return each partition, by a number of requests that does not grow with them; raises KafkaException, SourceError."""
+    edges, reached = edges_of(consumer, places), at_time(consumer, places, from_ms)
+    cut = {place: oldest for place, (oldest, end) in edges.items() if 0 < oldest < end}
+    oldest_ms, left = dict[tuple[str, int], int](), set(cut)
+    while left:
+        found, silent = written_at(consumer, [TopicPartition(*place, cut[place]) for place in sorted(left)])
+        if len(silent) == len(left):
+            topic, partition = min(silent)
+            what = f"{topic}[{partition}]@{cut[topic, partition]} could not be read within {TIMEOUT_S:.0f} s"
             raise SourceError(what, remedy="It is tried again; check the brokers")
-        if error is None:  # else the partition has offsets without records only
-            oldest_ms = int(message.timestamp()[1])
-    return Partition(oldest, oldest_ms, at.offset if 0 <= at.offset < end else None)
+        oldest_ms, left = oldest_ms | {**found}, {*silent}
+    return {
+        place: Partition(oldest, oldest_ms.get(place), reached[place] if 0 <= reached[place] < end else None)
+        for place, (oldest, end) in edges.items()
+    }
 
 
 def records(

@@ -21,6 +21,8 @@ Array: TypeAlias = "pa.Array[Any]"  # a string: Arrow's classes take no argument
 Texts = list[bytes | None]
 
 NO_KEY = b"(none)"
+_OF_A_KIND = re.compile(rb"window:[^:]+:[^:]+:.*:\d+|session:.*:\d+|(sessions|device|keys):.*", re.DOTALL)
+"""The names of keys of which a prefix has many, without the prefix."""
 
 
 class _Key:
@@ -70,6 +72,13 @@ class Keys:
     def matching(self, pattern: str) -> str:
         """A pattern for SCAN that matches keys of this prefix only; the prefix may have any characters."""
         return re.sub(r"([*?\[\]\\])", r"\\\1", self.prefix) + f":{pattern}"
+
+    def has(self, name: bytes) -> bool:
+        """Return whether a key has a name of this prefix: a pattern for `a` also matches the keys of the prefix `a:b`."""
+        own = f"{self.prefix}:".encode()
+        rest = name[len(own) :]
+        is_known = _OF_A_KIND.fullmatch(rest) is not None or isinstance(vars(Keys).get(text_of(rest)), _Key)
+        return name.startswith(own) and is_known
 
     def window(self, view: str, measure: str, key: str, start_ms: int) -> str:
         return f"{self.prefix}:window:{view}:{measure}:{key}:{start_ms}"

@@ -129,9 +129,10 @@ def _source(reference: "Reference") -> bytes:
     if reference.expectations is not None:
         with contextlib.suppress(OSError):
             rules = reference.expectations.read_bytes()
-    limits = str((dict(reference.ranges), reference.session_gap, reference.expected_interval))
-    query = "\0".join([reference.url, reference.query, reference.key, *reference.columns, limits])
-    return hashlib.sha256(query.encode() + b"\0" + rules).hexdigest().encode()
+    limits = dict(reference.ranges), reference.session_gap, reference.expected_interval
+    # Without limits the hash is that of 0.4.0, so that the first start after an upgrade keeps the snapshot.
+    query = [reference.url, reference.query, reference.key, *reference.columns, *([str(limits)] if any(limits) else [])]
+    return hashlib.sha256("\0".join(query).encode() + b"\0" + rules).hexdigest().encode()
 
 
 def columns(snapshot: Snapshot, reference: "Reference") -> tuple[str, ...]:

@@ -81,6 +81,25 @@ def records(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record
         raise
 
 
+def records_once(kafka: Kafka, rejects: Iterable[Row]) -> Generator[tuple[Row, Record | None]]:
+    """`records` for commands and threads beside the query: with a consumer of their own, closed at the end. Raises SourceError.
+
+    The rows of partitions that do not exist any more come first, with None.
+    """
+    consumer = clients.consumer(kafka, uncommitted=True, options=_OPTIONS)
+    try:
+        existing = consumer.list_topics(timeout=clients.TIMEOUT_S).topics
+        there = {(topic, partition) for topic, each in existing.items() for partition in each.partitions}
+        rows = [(row, (row["topic"], row["partition"]) in there) for row in rejects]
+        yield from ((row, None) for row, is_there in rows if not is_there)
+        for stretches in _rounds(row for row, is_there in rows if is_there):
+            yield from _read(kafka, consumer, stretches)
+    except KafkaException as error:
+        raise clients.unreachable(kafka, error, consumer) from error
+    finally:
+        consumer.close()
+
+
 def _rounds(rejects: Iterable[Row]) -> Iterator[dict[_Place, list[Row]]]:
     """Split the rows of each partition into stretches without large gaps. Stretches of one round are read side by side."""
     by_place: dict[_Place, list[list[Row]]] = defaultdict(list)

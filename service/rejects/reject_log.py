@@ -1,7 +1,7 @@
 """Read the rejects topics: each rejected record once, with its original bytes. Needs neither Spark nor a running service."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import Message
@@ -128,24 +128,33 @@ def read(
         yield reject
 
 
-def complete(kafka: Kafka, reject: Reject, inputs: Mapping[str, Input]) -> Reject | None:
-    """Return the reject with the omitted bytes, read from the input topic; None if they are gone or unreadable.
+def complete(kafka: Kafka, rejects: Iterable[Reject], inputs: Mapping[str, Input]) -> list[Reject | None]:
+    """Return the rejects with their omitted bytes, read from the input topics; None for one whose bytes are gone or unreadable.
 
-    `inputs` has the input of each topic, which says how a record is cut into readings.
+    `inputs` has the input of each topic, which says how a record is cut into readings. Raises SourceError.
     """
-    if reject.omitted_bytes is None:
-        return reject
-    if reject.reason == delivery.UNREADABLE:
+    found: list[Reject | None] = list(rejects)
+    omitted: dict[tuple[str, int, int], list[tuple[int, Reject]]] = {}
+    for number, reject in enumerate(found):
+        if reject is not None and reject.omitted_bytes is not None:
+            found[number] = None
+            if reject.reason != delivery.UNREADABLE:
+                place = reject.place
+                omitted.setdefault((place.topic, place.partition, place.offset), []).append((number, reject))
+    rows = [dict(zip(("topic", "partition", "offset"), place, strict=True)) for place in omitted]
+    for row, record in fetch.records_once(kafka, rows) if rows else ():
+        if record is None:
+            continue
+        for number, reject in omitted[row["topic"], row["partition"], row["offset"]]:
+            found[number] = _with_bytes(reject, record, inputs.get(row["topic"], delivery.ARRAY))
+    return found
+
+
+def _with_bytes(reject: Reject, record: fetch.Record, form: Input) -> Reject | None:
+    cut = delivery.of_reading(record, reject.place.index, form, reject.broker_ms)
+    if cut is None:
         return None
-    place = reject.place
-    message = scan.one(kafka, place.topic, place.partition, place.offset)
-    if message is None:
-        return None
-    form = inputs.get(place.topic, delivery.ARRAY)
-    record = delivery.of_reading(fetch.Record.of(message), place.index, form, reject.broker_ms)
-    if record is None:
-        return None
-    return replace(reject, key=record.key, value=record.value, headers=tuple(record.headers), omitted_bytes=None)
+    return replace(reject, key=cut.key, value=cut.value, headers=tuple(cut.headers), omitted_bytes=None)
 
 
 def _reject(message: Message, own: Sequence[tuple[str, bytes | None]], values: Mapping[str, str | int]) -> Reject:

@@ -250,6 +250,12 @@ def test_a_backfill_of_a_view_counts_rejects_and_writes_nothing_when_dry(
     report = world.backfill(360, "device")
     assert (report.windows, report.written, report.same) == (len(final), 0, len(final))
     assert world.hashes() == before
+    together = world.backfill(360)
+    with monkeypatch.context() as patch:
+        patch.setattr(backfill, "MOST_STEPS", 1)
+        apart = world.backfill(360)
+    assert (apart.windows, apart.sessions, apart.rejected) == (together.windows, together.sessions, together.rejected)
+    assert (apart.written, world.hashes()) == (0, before)
 
     # What has expired in Redis is for the outlets only; another run ends this one.
     views = tuple(view.model_copy(update={"retain_ms": 1}) for view in world.settings.views)

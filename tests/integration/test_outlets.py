@@ -380,6 +380,24 @@ def test_an_outlet_that_refuses_ends_a_start(make_world: Callable[..., World], p
         world.term(*rounds(0, 100))
 
 
+def test_a_table_that_cannot_have_all_columns_is_refused_by_check_and_at_the_start(
+    spark: SparkSession, postgres: Postgres, tmp_path: Path, prefix: str
+) -> None:
+    def outlet_of(measures: int) -> Any:
+        section = database(postgres, f"c_{prefix}", sessions=True)
+        fields = {f"m{number}": "temperature" for number in range(measures)}
+        of_measures = make_settings(tmp_path, input={"measures": fields}, outlets=[section])
+        return publication.outlet(of_measures.outlets[0], of_measures, spark)
+
+    for act in (lambda: outlet_of(398).check(), lambda: outlet_of(398).open(1)):
+        with pytest.raises(OutletRefusedError, match=r"would have 1,604 columns, and PostgreSQL's limit is 1,600"):
+            act()
+    outlet_of(397).open(1)
+    postgres.execute(f"alter table c_{prefix} drop column m0_mean")
+    with pytest.raises(OutletRefusedError, match="1,601 columns"):
+        outlet_of(397).open(2)
+
+
 def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
     make_world: Callable[..., World], postgres: Postgres, prefix: str, broker_server: Broker
 ) -> None:

@@ -1,6 +1,9 @@
 """The password of Redis: any characters, read anew for each connection, never part of a URL."""
 
+import socketserver
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import redis
@@ -66,3 +69,29 @@ def test_a_refusal_has_its_own_remedy_and_is_no_missing_answer(tmp_path: Path, s
             with pytest.raises(SinkRefusedError, match=remedy):
                 Link(given, KEYS, b"return {1}", ()).run([("step", b"")], Budget(0, Place("here", "a test")))
             secret.write_text(FIRST)
+
+
+class _Silent(socketserver.StreamRequestHandler):
+    """Answers the commands of a login, and no other."""
+
+    taken: ClassVar[list[bytes]] = []
+
+    def handle(self) -> None:
+        for line in self.rfile:
+            if line.strip() == b"CLIENT":
+                self.wfile.write(b"+OK\r\n")
+            elif line.strip() == b"INCRBY":
+                self.taken.append(line)
+
+
+def test_a_command_without_an_answer_is_sent_once() -> None:
+    """redis-py repeats commands by default, an increment too: service/redis/link.py alone knows what may be repeated."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Silent) as server, ThreadPoolExecutor() as pool:
+        serving = pool.submit(server.serve_forever, 0.05)
+        url = f"redis://127.0.0.1:{server.server_address[1]}"
+        given = settings.Redis.model_validate({"url": url, "timeout": "300 ms"})
+        with redis_client.client(given, KEYS) as client, pytest.raises(redis.TimeoutError):
+            client.incr("number")
+        server.shutdown()
+        serving.result()
+    assert len(_Silent.taken) == 1

@@ -88,6 +88,7 @@ def test_every_metric_but_limits_and_totals_of_the_page_is_on_a_dashboard_or_in_
         "tidemark_reference_info",
         "tidemark_reference_rows",
         "tidemark_reject_marks",
+        "tidemark_topics_unread",
     }
 
 

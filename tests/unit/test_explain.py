@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Message
 
 from service.admission.readings import TOO_MANY
 from service.commands import dissect, rejects
 from service.commands.explain import explain
-from service.kafka import scan
 from service.printing import document
+from service.rejects import fetch
+from service.rejects.fetch import Record
 from service.rejects.reject_log import Coordinates, Reject
 from service.settings import RECORD_KEY, Settings
 from service.units import rough_duration
@@ -228,7 +228,8 @@ def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
     reject = Reject(Coordinates("readings", 0, 1, 1), "late", "", NOW_MS, 1, 1, None, None, (), omitted_bytes=17)
     monkeypatch.setattr(rejects.marks, "read", lambda _: {})
     monkeypatch.setattr(rejects.reject_log, "read", lambda *_: [reject])
-    monkeypatch.setattr(scan, "one", lambda *_: Message(value=b"device_id,t\na,1\nb,2\n"))
+    record = Record(None, b"device_id,t\na,1\nb,2\n", [])
+    monkeypatch.setattr(fetch, "records_once", lambda _, rows: [(row, record) for row in rows])
     assert rejects.show(rejects.Selection(tmp_path / "rows.toml"), as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["decoded"], shown["device"]) == ({"device_id": "b", "t": 2}, "b")

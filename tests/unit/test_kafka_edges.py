@@ -4,10 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from service.kafka import scan, starting
-from service.kafka.offsets import edges
+from service.errors import SourceError
+from service.kafka import clients, offsets, scan, starting
+from service.kafka.offsets import EdgeReader, edges
+from service.recompute import sources
+from service.recompute.sources import Partition
 from service.settings import Kafka
 
 
@@ -16,6 +19,7 @@ class Cluster:
 
     def __init__(self, topics: dict[str, list[tuple[int, int]]]) -> None:
         self.topics, self.requests, self.assigned = topics, 0, list[TopicPartition]()
+        self.closed = 0
 
     def list_topics(self, topic: str | None = None, *, timeout: float) -> Any:
         self.requests += 1
@@ -43,6 +47,24 @@ class Cluster:
 
     def assign(self, places: list[TopicPartition]) -> None:
         self.assigned = places
+
+    def poll(self, timeout: float) -> Message | None:
+        """The first record of each assigned partition."""
+        if not self.assigned:
+            return None
+        place = self.assigned.pop(0)
+        return Message(topic=place.topic, partition=place.partition, offset=place.offset, timestamp=(2, 1_000))
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        """No partition is paused."""
+
+    pause = resume
+
+    def unassign(self) -> None:
+        self.assigned = []
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 def kafka(*topics: str) -> Kafka:
@@ -88,3 +110,35 @@ def test_a_time_begins_at_its_first_record_or_at_the_end() -> None:
     cluster: Any = Cluster({"a": [(5, 9), (3, 3)]})
     found = starting._at(cluster, 0, edges(cluster, kafka("a")))
     assert found == {"a": {0: 5, 1: 3}}
+
+
+def test_the_batches_of_a_query_ask_with_one_consumer_until_it_fails_or_the_query_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster: Any = Cluster({"a": [(0, 1)]})
+    made: list[bool] = []
+    monkeypatch.setattr(clients, "consumer", lambda *_, uncommitted, **__: made.append(uncommitted) or cluster)
+    monkeypatch.setattr(offsets, "Consumer", Cluster)
+    ask = EdgeReader(kafka("a"))
+    assert made == []
+    assert [ask() for _ in range(3)] == [{"a": {0: (0, 1)}}] * 3
+    assert made == [False]
+    cluster.topics["a"] = [(0, -5)]
+    with pytest.raises(SourceError, match="Leader not available"):
+        ask()
+    assert cluster.closed == 1
+    cluster.topics["a"] = [(0, 2)]
+    assert ask(uncommitted=True) == ask() == {"a": {0: (0, 2)}}
+    assert made == [False, True, False]
+    ask.close()
+    assert cluster.closed == 3
+
+
+def test_a_recomputation_asks_for_all_partitions_together() -> None:
+    """Its parts are found by halves of the span, and each half asks again."""
+    cluster: Any = Cluster({"a": [(0, n) for n in range(300)], "cut": [(5, 9), (7, 7)]})
+    places = [*(("a", n) for n in range(300)), ("cut", 0), ("cut", 1)]
+    found = sources._partitions(cluster, places, 0)
+    assert cluster.requests == 3
+    assert (found["a", 0], found["a", 7]) == (Partition(0, None, None), Partition(0, None, 0))
+    assert (found["cut", 0], found["cut", 1]) == (Partition(5, 1_000, 5), Partition(7, None, None))

@@ -1,12 +1,15 @@
 """Which late readings a correction is about, and which records a recomputation leaves out."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Message, TopicPartition
 
 from service.admission import device_limit
-from service.kafka import scan
+from service.kafka import clients, scan
 from service.recompute import late
 from service.recompute.late import Log
 from service.rejects import marks, reject_log
@@ -117,3 +120,54 @@ def test_rejects_of_earlier_versions_have_their_reason_and_times_in_the_text(
     [read] = reject_log.read(make_settings(tmp_path).kafka)
     assert (read.reason, read.event_ms, read.watermark_ms) == wanted
     assert read.detail == detail
+
+
+class Topic:
+    """A consumer of a topic with two partitions of ten records, as service/rejects/fetch.py uses it."""
+
+    def __init__(self) -> None:
+        self.closed, self._next = False, dict[int, int]()
+
+    def list_topics(self, *, timeout: float) -> Any:
+        return SimpleNamespace(topics={"readings": SimpleNamespace(partitions={0: None, 1: None})})
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._next = {each.partition: each.offset for each in places}
+
+    def poll(self, timeout: float) -> Message | None:
+        partition = next((p for p, offset in self._next.items() if offset < 10), None)
+        if partition is None:
+            return None
+        offset = self._next[partition]
+        self._next[partition] += 1
+        return Message(topic="readings", partition=partition, offset=offset, value=b"%d/%d" % (partition, offset))
+
+    def consume(self, most: int, timeout: float) -> list[Message]:
+        return []
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        for place in places:
+            del self._next[place.partition]
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        """Nothing is paused."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_the_bytes_that_rejects_lack_are_read_with_one_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Topic] = []
+    monkeypatch.setattr(clients, "consumer", lambda *_, **__: made.append(Topic()) or made[-1])
+    places = [(1, 3), (0, 7), (5, 1), (0, 2), (1, 3)]
+    given = [
+        Reject(Coordinates("readings", *at), "late", "", 1, 1, 1, None, None, (), omitted_bytes=3) for at in places
+    ]
+    given += [replace(given[0], omitted_bytes=None, value=b"own"), replace(given[0], reason="unreadable")]
+    found = reject_log.complete(make_settings(tmp_path).kafka, given, {})
+    assert [each and each.value for each in found] == [b"1/3", b"0/7", None, b"0/2", b"1/3", b"own", None]
+    assert [each.closed for each in made] == [True]
+    assert reject_log.complete(make_settings(tmp_path).kafka, given[5:], {}) == [given[5], None]
+    assert len(made) == 1

@@ -1,5 +1,6 @@
 """Limits of a device's own: what they may be written as, and what is no limit."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,11 @@ def test_limits_that_are_limits_have_no_faults() -> None:
     assert list(faults(good, settings)) == []
     assert list(faults(table(low=["x"]), reference())) == []
     assert settings.limit_columns == ("low", "high", "gap", "every")
+
+
+def test_a_snapshot_of_the_version_before_is_kept_unless_columns_have_limits() -> None:
+    """Data of settings with limits is validated anew: 0.4.0 did not validate a column that became one."""
+    query = "jdbc:sqlite:x\0q\0device_id\0site"
+    of_before = hashlib.sha256(query.encode() + b"\0").hexdigest().encode()
+    assert snapshots._source(reference(key="device_id", columns=["site"])) == of_before
+    assert snapshots._source(reference(key="device_id", columns=["site"], session_gap="gap")) != of_before

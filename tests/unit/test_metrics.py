@@ -1,9 +1,12 @@
 """Metrics, as a scraper and an orchestrator see them: over HTTP."""
 
 import json
+import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -217,3 +220,18 @@ def test_a_client_that_hangs_up_leaves_no_traceback(scraped: Scraped, capfd: pyt
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close is a reset
     assert scraped.get("/metrics")[0] == 200  # takes longer than the threads before it
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
+def test_values_stay_in_the_process_where_the_environment_is_made_for_other_programs(tmp_path: Path, name: str) -> None:
+    """In files, a pipeline would begin with the values of another one, and a process with those of a former one."""
+    program = (
+        "from prometheus_client import CollectorRegistry\n"
+        "from service.monitoring.series import Series\n"
+        "one, other = (Series(CollectorRegistry()).counter('batches', '') for _ in range(2))\n"
+        "one.inc()\n"
+        "print(*(each.collect()[0].samples[0].value for each in (one, other)))\n"
+    )
+    environment = {**os.environ, name: str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr, [*tmp_path.iterdir()]) == ("1.0 0.0\n", "", [])

@@ -1,11 +1,15 @@
 """`topics_pattern`: which topics it adds, to which input, and what it refuses."""
 
+import logging
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service.errors import SettingsError
-from service.kafka import matching
+from service.daemon.session_parts import SessionParts
+from service.errors import SettingsError, SourceRefusedError
+from service.kafka import clients, matching
 from service.settings import Settings, parse
 
 TOPICS = [
@@ -106,3 +110,39 @@ def test_a_pattern_beside_inputs_is_refused() -> None:
 def test_without_a_pattern_nothing_is_asked_of_kafka() -> None:
     given = settings({"topics": ["a"]})
     assert matching.resolved(given) is given
+
+
+def many(count: int) -> list[str]:
+    return [f"plant-{number:04}" for number in range(count)]
+
+
+def test_a_service_goes_on_with_its_topics_while_there_is_no_room_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restart of the process is refused: it has no topics that it reads."""
+    given = settings({"topics_pattern": "plant-.*"})
+    names = many(2_048)
+    admin = SimpleNamespace(list_topics=lambda **_: SimpleNamespace(topics=dict.fromkeys(names)))
+    monkeypatch.setattr(clients, "admin", lambda _: admin)
+    read = matching.resolved(given)
+    assert len(read.kafka.topics) == 2_048
+    names = many(2_050)
+    assert matching.resolved(given, read) is read
+    with pytest.raises(SourceRefusedError, match="2050 topics match, the limit is 2048"):
+        matching.resolved(given)
+
+    parts = SessionParts.__new__(SessionParts)  # without Spark
+    unread: list[int] = []
+    parts.settings, parts.has_new_topics, parts._unread = read, threading.Event(), 0
+    parts.metrics = SimpleNamespace(topics_unread=SimpleNamespace(set=unread.append))
+    with caplog.at_level(logging.INFO):
+        for names in (many(2_050), many(2_050), many(2_051), many(2_048)):
+            parts.listed(names)
+    warnings = [each.getMessage() for each in caplog.records]
+    assert unread == [2, 2, 3, 0]
+    assert len(warnings) == 2, "one for each number"
+    assert "2 new topics match topics_pattern and are not read: plant-2048, plant-2049. With the 2048" in warnings[0]
+    assert not parts.has_new_topics.is_set()
+    parts.settings = matching.matched(given, many(9))
+    parts.listed(many(10))
+    assert parts.has_new_topics.is_set(), "there is room"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import subprocess
@@ -21,11 +22,13 @@ from starlette.testclient import TestClient
 from world import Answers, World
 
 from load.fleet.payloads import PAGE, TERMINAL
+from tidemark_client import TidemarkClientError, queries
 from tidemark_dashboard import command, runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.security import Sessions, Token, cookie_of
 from tidemark_dashboard.service import Service
+from tidemark_dashboard.sources import Sources
 
 ROOT = Path(__file__).parents[3]
 HOSTILE = [text for text in (*PAGE, *TERMINAL) if text != "\ud800"]
@@ -351,6 +354,41 @@ def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World
     with TestClient(build(replace(options, redis=url, hosts=("testserver",)))) as pages:
         for path in ("/", "/views", "/pipeline"):
             assert "hunter2" not in pages.get(path).text
+
+
+def test_a_replaced_password_of_redis_is_read_with_the_next_connection(tmp_path: Path) -> None:
+    """The URL's password counts no more where there is a file. While the file is gone, the error names it."""
+    server, file = Server(tmp_path), tmp_path / "password"
+    server.start()
+
+    async def lose_connection(sources: Sources) -> None:
+        server.redis.execute_command("CLIENT", "KILL", "USER", "reader")
+        with contextlib.suppress(TidemarkClientError):  # the first request may find that it is closed
+            await sources.ask(queries.progress())
+
+    async def play() -> None:
+        sources = Sources(Options(redis=server.url.replace("//", "//reader:url@"), password_file=file, service=""))
+        try:
+            await sources.ask(queries.progress())
+            server.redis.acl_setuser("reader", enabled=True, passwords=["-first", "+second"])
+            file.write_text("second\n")
+            await lose_connection(sources)
+            await sources.ask(queries.progress())
+            file.unlink()
+            await lose_connection(sources)
+            with pytest.raises(TidemarkClientError, match="--password-file"):
+                await sources.ask(queries.progress())
+            file.write_text("second")
+            await sources.ask(queries.progress())
+        finally:
+            await sources.close()
+
+    try:
+        server.redis.acl_setuser("reader", enabled=True, passwords=["+first"], keys=["*"], categories=["+@all"])
+        file.write_text("first\n")
+        asyncio.run(play())
+    finally:
+        server.stop()
 
 
 def test_the_login_of_an_address_is_on_no_page() -> None:

@@ -14,6 +14,7 @@ from tidemark_dashboard.feed import Feed
 from tidemark_dashboard.fleet import Fleet
 from tidemark_dashboard.health import Health, now_ms
 from tidemark_dashboard.keys import KeysOfViews
+from tidemark_dashboard.logins import PasswordFile, without_login
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.rejects import Rejects
 from tidemark_dashboard.service import Service
@@ -60,14 +61,15 @@ class Sources:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        more: dict[str, Any] = {}
-        if (password := options.password()) is not None:
-            more["password"] = password
-        if (password := options.sentinel_password()) is not None:
-            more["sentinel_kwargs"] = {"password": password}
+        url, more = options.redis, dict[str, Any]()
+        if options.password() is not None:
+            url, user = without_login(url)
+            more["credential_provider"] = PasswordFile(options.password, user)
+        if options.sentinel_password() is not None:
+            more["sentinel_kwargs"] = {"credential_provider": PasswordFile(options.sentinel_password)}
         if options.ca_file is not None:
             more["ssl_ca_certs"] = str(options.ca_file)
-        self.client = AsyncClient.from_url(options.redis, options.prefix, cluster=options.cluster, **more)
+        self.client = AsyncClient.from_url(url, options.prefix, cluster=options.cluster, **more)
         self.wanted = asyncio.Event()
         self.redis = Health()
         self.progress: Progress | None = None
