@@ -450,6 +450,7 @@ class Metrics(TermMetrics):
         """Remove what only a running query has."""
         self.batch_fails()
         self.query_running.set(0)
+        self.lag_total = None
         self.lag.clear()
 
     def unhealthy(self) -> str:
