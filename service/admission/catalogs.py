@@ -26,7 +26,7 @@ from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 from service.checkpoint import resume
-from service.errors import CheckpointError, SchemaError
+from service.errors import SchemaError
 from service.settings import Input, NamedInput, Settings
 from service.spark.files import Files
 from service.spark.internals import jvm
@@ -156,10 +156,7 @@ def new_catalog(
             msg = f"is a schema whose types cannot be followed: {error!r}"
             raise SchemaError(msg) from error
 
-    try:
-        return Catalogs.of(settings, Files(spark, settings.service.checkpoint), check, count)
-    except OSError as error:
-        raise CheckpointError(str(error), remedy="Mend service.checkpoint, or bring its file system back") from error
+    return Catalogs.of(settings, resume.files_of(spark, settings), check, count)
 
 
 def open_catalog(spark: SparkSession, settings: Settings) -> Catalogs:

@@ -25,7 +25,7 @@ from service.admission.decode import OTHER
 from service.admission.questions import COLUMN_VALUES, UndecidedError
 from service.checkpoint.document import Document
 from service.settings import Settings
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 from service.spark.handed_out import hand_out
 from state.columns import array
 
@@ -99,7 +99,7 @@ def _known(text: str) -> Known:
     return Known(_arrays(texts), frozenset(full), asks=True)
 
 
-def stored(settings: Settings, files: Files | Local) -> Known:
+def stored(settings: Settings, files: Folder) -> Known:
     """Return the decisions of a checkpoint, for a recomputation. Raises CheckpointError."""
     if not settings.grouped_columns:
         return Known()
@@ -113,14 +113,14 @@ class ColumnValues:
     """Decides values on the driver. `limits` are the grouped columns with their `max_values`; {} costs nothing."""
 
     context: SparkContext
-    files: Files | Local
+    files: Folder
     limits: Mapping[str, int]
     _lists: dict[str, list[str]] | None = None
     _file: str = ""
     _added: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, context: SparkContext, settings: Settings, files: Files | Local) -> Self:
+    def of(cls, context: SparkContext, settings: Settings, files: Folder) -> Self:
         return cls(context, files, _limits(settings))
 
     def text(self) -> str:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from service.checkpoint.document import changing, store
 from service.checkpoint.event_time import NO_LIST
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 from service.spark.handed_out import hand_out
 from state import reader
 from state.columns import array
@@ -60,7 +60,7 @@ def _load(name: str) -> Hashes:
     return kept[1]
 
 
-def was_reached(files: Files | Local) -> bool:
+def was_reached(files: Folder) -> bool:
     """Whether the state was ever full: the last list of devices is kept. Raises CheckpointError."""
     return bool(files.names(FOLDER))
 
@@ -71,7 +71,7 @@ class DeviceLimit:
 
     spark: SparkSession
     checkpoint: str
-    files: Files | Local
+    files: Folder
     limit: int
     buckets: int
     _sizes: dict[int, int] = field(default_factory=dict)

@@ -6,14 +6,14 @@ Each of several inputs has a folder below it. With the copies a restart needs th
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from service.admission.formats import FORMATS
-from service.checkpoint.document import Document, Readable, Writable, damaged, store
+from service.checkpoint.document import Document, damaged, store
 from service.micro_batch import Offsets
-from service.spark.files import RESTORE
+from service.spark.files import RESTORE, Folder
 
 FOLDER = "schemas"
 INDEX = "index.json"
@@ -44,15 +44,11 @@ class Index(BaseModel):
 DOCUMENT = Document[Index](f"{FOLDER}/{INDEX}", Index)
 
 
-class Files(Readable, Writable, Protocol):
-    """The files of a checkpoint: service/spark/files.py."""
-
-
 @dataclass(frozen=True, slots=True)
 class SchemaStore:
     """Reads and writes the schemas of a checkpoint. Its methods raise CheckpointError, and SetupError when the disk is full."""
 
-    files: Files
+    files: Folder
     folder: str = FOLDER
     format: str = "avro"
     """That of the input."""

@@ -15,7 +15,7 @@ from service.checkpoint.document import Document
 from service.kafka import offsets
 from service.micro_batch import MicroBatch
 from service.settings import Kafka
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 
 Pair = tuple[str, str]
 """View and measure."""
@@ -43,7 +43,7 @@ DOCUMENT = Document[tuple[Beginning, ...]]("endless/views.json", tuple[Beginning
 class Beginnings:
     """The entries, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
-    files: Files | Local
+    files: Folder
     _entries: tuple[Beginning, ...] | None = None
 
     def over(self, batch: int) -> dict[str, list[str]]:

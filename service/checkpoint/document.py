@@ -9,28 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from service.errors import CheckpointError
-from service.spark.files import RESTORE, Local, unusable
+from service.spark.files import RESTORE, Folder, Local, unusable
 
 _WRITABLE = "Let the service's user write there"
 
 T = TypeVar("T")
-
-
-class Readable(Protocol):
-    """A folder whose files can be read. Raises FileNotFoundError or another OSError."""
-
-    def read(self, name: str) -> bytes: ...
-
-
-class Writable(Protocol):
-    """A folder whose files can be written in full or not at all. Raises OSError."""
-
-    def replace(self, name: str, content: bytes) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +39,7 @@ class Document(Generic[T]):
     is_synced: bool = True
     omits_none: bool = False
 
-    def read(self, folder: Readable, name: str = "") -> T | None:
+    def read(self, folder: Folder, name: str = "") -> T | None:
         """Return the content, None without the file. Raises CheckpointError."""
         try:
             return self._decoded(folder.read(name or self.name), folder, name or self.name)
@@ -60,11 +48,11 @@ class Document(Generic[T]):
         except OSError as error:
             raise unreadable(folder, name or self.name, error, self.remedy) from error
 
-    def required(self, folder: Readable, name: str = "") -> T:
+    def required(self, folder: Folder, name: str = "") -> T:
         """Return the content. Raises CheckpointError, also without the file."""
         return self._decoded(content(folder, name or self.name, self.remedy), folder, name or self.name)
 
-    def write(self, files: Writable, value: T, name: str = "") -> None:
+    def write(self, files: Folder, value: T, name: str = "") -> None:
         """Write the file in full or not at all. Raises CheckpointError, or SetupError for a full disk."""
         store(files, name or self.name, self.encode(value), is_synced=self.is_synced)
 
@@ -95,7 +83,7 @@ class Document(Generic[T]):
         return TypeAdapter(self.kind)
 
 
-def content(folder: Readable, name: str, remedy: str = RESTORE) -> bytes:
+def content(folder: Folder, name: str, remedy: str = RESTORE) -> bytes:
     """Return the bytes of a file. Raises CheckpointError."""
     try:
         return folder.read(name)
@@ -103,7 +91,7 @@ def content(folder: Readable, name: str, remedy: str = RESTORE) -> bytes:
         raise unreadable(folder, name, error, remedy) from error
 
 
-def store(files: Writable, name: str, data: bytes, *, is_synced: bool = False) -> None:
+def store(files: Folder, name: str, data: bytes, *, is_synced: bool = False) -> None:
     """Write a file in full or not at all. Raises CheckpointError, or SetupError for a full disk."""
     with changing(files, name):
         if is_synced and isinstance(files, Local):

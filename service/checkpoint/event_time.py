@@ -26,7 +26,7 @@ from service.checkpoint.document import Document, store
 from service.kafka.offsets import Edges, edges_now
 from service.micro_batch import MicroBatch, at, each
 from service.settings import Kafka
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 from state.watermark import EventTime
 
 FOLDER = "event_time"
@@ -71,7 +71,7 @@ class Log:
     `files` of this machine are written without the JVM: a batch waits for them.
     """
 
-    files: Files | Local
+    files: Folder
     _last: tuple[int, EventTime, int, int | None] = field(default=(-1, EventTime(), NO_LIST, None))
     _is_first: bool = True
     _read_s: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Log:
         UNREAD.write(self.files, tuple(_unread(edges_now(kafka), micro_batch)), _unread_name(micro_batch.batch))
 
 
-def has_refused(files: Files | Local) -> bool:
+def has_refused(files: Folder) -> bool:
     """Whether readings were ever rejected for one of REFUSED: admission alone admits them later. Raises CheckpointError."""
     return not set(REFUSED).isdisjoint(files.names(FOLDER))
 

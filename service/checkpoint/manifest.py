@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from service.checkpoint.document import Document
 from service.errors import CheckpointError
 from service.settings import Settings
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 from service.version import version as tidemark_version
 from state import codec
 
@@ -114,7 +114,7 @@ def shown(folder: Folder) -> Manifest:
     return current
 
 
-def set_format(files: Files | Local, number: int) -> None:
+def set_format(files: Folder, number: int) -> None:
     """Write the format and this version's name into a manifest with another format; without a manifest do nothing.
 
     Raises CheckpointError, or SetupError for a full disk.

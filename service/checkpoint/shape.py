@@ -80,11 +80,6 @@ def of(folder: Folder, batch: int) -> Shape:
         raise CheckpointError(what, remedy=RESTORE) from error
 
 
-def read(folder: Folder) -> Switch | None:
-    """Return the last switch, None without one. Raises CheckpointError."""
-    return DOCUMENT.read(folder)
-
-
 def begin(files: Files, switch: Switch) -> None:
     """Write that a switch begins, and make it. The shapes must differ. Raises CheckpointError, or OSError."""
     DOCUMENT.write(files, replace(switch, is_done=False))
@@ -95,7 +90,7 @@ def begin(files: Files, switch: Switch) -> None:
 
 def finish(files: Files) -> None:
     """Finish a switch that was begun, if there is one. Raises CheckpointError, or OSError."""
-    switch = read(files)
+    switch = DOCUMENT.read(files)
     if switch is None or switch.is_done:
         return
     stored = manifest.DOCUMENT.required(files)

@@ -16,7 +16,7 @@ from service.checkpoint.document import Document
 from service.errors import SettingsError
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets, at, ranges
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 
 _PLACE = re.compile(
     r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<partition>\d+)\]@|:(?P<old>\d+):)(?P<first>\d+)(-(?P<last>\d+))?\Z"
@@ -105,7 +105,7 @@ def read(folder: Folder) -> tuple[Span, ...]:
     return merged(Span(*each) for each in document.skips) if document is not None else ()
 
 
-def write(folder: Files | Local, spans: Iterable[Span]) -> None:
+def write(folder: Folder, spans: Iterable[Span]) -> None:
     """Replace all skips; raises CheckpointError, or SetupError for a full disk."""
     skips = tuple((span.topic, span.partition, span.begin, span.end) for span in merged(spans))
     DOCUMENT.write(folder, _Skips(1, skips))

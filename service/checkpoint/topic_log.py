@@ -17,7 +17,7 @@ from typing import Literal
 
 from service.checkpoint.document import Document
 from service.micro_batch import Offsets
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,6 @@ def read(folder: Folder) -> TopicLog:
     return DOCUMENT.read(folder) or TopicLog()
 
 
-def write(files: Files | Local, log: TopicLog) -> None:
+def write(files: Folder, log: TopicLog) -> None:
     """Replace the file. Raises CheckpointError, and SetupError when the disk is full."""
     DOCUMENT.write(files, log)

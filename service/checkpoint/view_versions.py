@@ -26,7 +26,7 @@ from service.checkpoint import manifest
 from service.checkpoint.document import Document, changing
 from service.errors import CheckpointError
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 from service.units import format_time
 from state import calendar
 
@@ -330,7 +330,7 @@ def described(before: Versions, after: Versions) -> list[str]:
     return [*lines, *(f"{name} of the view {view.of} is removed. Its keys expire" for name, view in former.items())]
 
 
-def stored(settings: Settings, files: Files | Local) -> Settings:
+def stored(settings: Settings, files: Folder) -> Settings:
     """Return the settings with the newest views of a checkpoint; the same settings where it has none. Raises CheckpointError."""
     log = Log(files)
     numbers = log.numbers()
@@ -342,7 +342,7 @@ def stored(settings: Settings, files: Files | Local) -> Settings:
 class Log:
     """The files of a checkpoint, for the one writer. Raises CheckpointError or SetupError (a full disk)."""
 
-    files: Files | Local
+    files: Folder
 
     def at(self, batch: int) -> Versions | None:
         """Return the versions that a batch has, None where the checkpoint has none for it."""

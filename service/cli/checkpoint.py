@@ -92,12 +92,14 @@ def reshape(
         message = "give --buckets N, perhaps with --partitions N, or --undo, or --forget"
         raise typer.BadParameter(message)
     loaded = settings.load(config)
-    if buckets is not None:
-        reshape.reshape(loaded, reshape.Target.of(buckets, partitions), say)
-    elif undo:
-        reshape.undo(loaded, say)
-    else:
-        reshape.forget(loaded, say)
+    target = None if buckets is None else reshape.Target.of(buckets, partitions)
+    with reshape.reshaping(loaded, say) as reshaping:
+        if target is not None:
+            reshaping.to(target)
+        elif undo:
+            reshaping.back()
+        else:
+            reshaping.forget()
 
 
 @command(checkpoint, "switch", example="tidemark checkpoint switch /var/lib/tidemark/second")

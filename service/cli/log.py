@@ -97,7 +97,6 @@ class _Json(logging.Formatter):
         document |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in document}
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
-        return json.dumps({name: self._clean(value) for name, value in document.items()}, default=str)
-
-    def _clean(self, value: Any) -> Any:
-        return redacted(value, self._secrets.current()) if isinstance(value, str) else value
+        secrets = self._secrets.current()
+        clean = {name: redacted(each, secrets) if isinstance(each, str) else each for name, each in document.items()}
+        return json.dumps(clean, default=str)

@@ -86,21 +86,10 @@ def _samples(settings: Settings, file: Path) -> Iterator[Line]:
         yield failed(str(file), SchemaError("has no record"))
     elif not problems:
         yield ok(str(file), f"{counted(len(records), 'record')} can be decoded")
-    for name, measure in settings.form.measures.items():
-        if records and not any(all(record.at(path) is not None for path in measure.paths) for record in records):
-            what = f"no record has {' and '.join(measure.paths)}: its readings do not have this measure"
-            yield Line(
-                f"{file}: {settings.form.place}.measures.{name}",
-                "warn",
-                what,
-                "Correct the path, or remove the measure",
-            )
-    for name, column in settings.form.columns.items():
-        if records and not any(record.at(column.path) is not None for record in records):
-            what = f"no record has {column.path}: the column is (none) in all of them"
-            yield Line(
-                f"{file}: {settings.form.place}.columns.{name}", "warn", what, "Correct the path, or remove the column"
-            )
+    for setting, kind, paths, outcome in _optional(settings.form, "all of them"):
+        if records and not any(all(record.at(path) is not None for path in paths) for record in records):
+            what = f"no record has {' and '.join(paths)}: {outcome}"
+            yield Line(f"{file}: {setting}", "warn", what, f"Correct the path, or remove the {kind}")
 
 
 def _readings(value: bytes, form: Input) -> list[bytes]:
@@ -187,15 +176,18 @@ def _mapped(form: Input, file: Path, schema: Mapping[str, Any]) -> Iterator[Line
         if field_path.parts(path)[0] not in there:
             what = f"it lacks {path}: none of its records can be admitted"
             yield failed(f"{file}: {key}", SchemaError(what, remedy=_REMEDY))
+    for setting, _, paths, outcome in _optional(form, "its readings"):
+        if absent := [path for path in filter(source.in_record, paths) if field_path.parts(path)[0] not in there]:
+            what = f"it lacks {' and '.join(absent)}: {outcome}"
+            yield Line(f"{file}: {setting}", "warn", what, "So it must be, or keep the field")
+
+
+def _optional(form: Input, where: str) -> Iterator[tuple[str, str, Sequence[str], str]]:
+    """Yield the setting, the kind and the paths of each measure and column, and what follows if records lack them."""
     for name, measure in form.measures.items():
-        fields = filter(source.in_record, measure.paths)
-        if absent := [path for path in fields if field_path.parts(path)[0] not in there]:
-            what = f"it lacks {' and '.join(absent)}: its readings do not have this measure"
-            yield Line(f"{file}: {form.place}.measures.{name}", "warn", what, "So it must be, or keep the field")
+        yield f"{form.place}.measures.{name}", "measure", measure.paths, "its readings do not have this measure"
     for name, column in form.columns.items():
-        if source.in_record(column.path) and field_path.parts(column.path)[0] not in there:
-            what = f"it lacks {column.path}: the column is (none) in its readings"
-            yield Line(f"{file}: {form.place}.columns.{name}", "warn", what, "So it must be, or keep the field")
+        yield f"{form.place}.columns.{name}", "column", (column.path,), f"the column is (none) in {where}"
 
 
 def _as_reader(settings: Settings, known: SchemaSet, file: Path, schema: Mapping[str, Any]) -> Line:

@@ -90,7 +90,11 @@ def dissect(value: bytes | None, settings: Input, schemas: Schemas, headers: Hea
         return found
     format_ = formats.of(settings)
     found = format_.read(found, value, settings, schemas)
-    texts = {path: text for path in _texts(settings) if (text := _text(found.at(path))) is not None}
+    texts = {
+        path: text
+        for path in (*settings.device_fields, *settings.column_fields)
+        if (text := _text(found.at(path))) is not None
+    }
     return replace(found, problems=(*found.problems, *format_.text_problems(texts, value, settings, schemas)))
 
 
@@ -308,10 +312,6 @@ def hexdump(value: bytes, span: Span | None) -> Iterator[str]:
             yield f"            {marks.rstrip()}"
     if last < rows:
         yield f"  ... {len(value) - last * _ROW} bytes after"
-
-
-def _texts(settings: Input) -> list[str]:
-    return [*settings.device_fields, *settings.column_fields]
 
 
 def _text(value: Any) -> str | None:

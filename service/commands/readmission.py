@@ -7,7 +7,6 @@ room for a new device is not decided: only the running query has the list.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -22,11 +21,10 @@ from service.commands import dissect
 from service.commands.explain import explain
 from service.pipeline import failure
 from service.recompute import decisions, late
-from service.redis.keys import shards
-from service.redis.link import reader
+from service.redis import link
 from service.reference import lookup
 from service.rejects.reject_log import Reject
-from service.settings import Redis, Settings
+from service.settings import Settings
 from service.spark import session
 
 _CORRECT = "add it to closed values with `tidemark correct`, or change its time with --set"
@@ -79,7 +77,7 @@ class Readmission:
         records = self._spark.createDataFrame(late.records(rows, has_headers=settings.needs_headers))
         decided = readings.admit(records, settings, attributes, keep=["offset"], schemas=load_schemas(settings))
         table = decided.toArrow()
-        watermark_ms = _watermark_ms(settings.redis)
+        watermark_ms = max(int(each or 0) for each in link.progress(settings.redis, "watermark"))
         refusals = [("", "")] * len(rejects)
         behind = pc.less(table["event_ms"], watermark_ms).to_pylist()
         columns = (table[readings.KEPT + "offset"], table["event_ms"], table["reject"])
@@ -110,13 +108,3 @@ class Readmission:
         if reason in readings.LATE:
             remedy = _CORRECT if reject.reason in readings.LATE else _FORCE
         return reason, f"{explain(decided, seen, self._settings)}. To mend it, {remedy}"
-
-
-def _watermark_ms(options: Redis) -> int:
-    """The newest watermark of all shards' progress; 0 when nothing is published yet. Raises SinkError."""
-    newest = 0
-    for keys in shards(options):
-        with reader(options, keys, "the watermark") as (client, budget):
-            stored = budget.attempt(partial(client.hget, keys.progress, "watermark"))
-        newest = max(newest, int(stored or 0))
-    return newest

@@ -27,7 +27,7 @@ from service import failpoint
 from service.admission import readings
 from service.aggregation import seen_keys, sessions, windows
 from service.aggregation.seen_keys import Place
-from service.checkpoint import logs, manifest, shape, view_versions
+from service.checkpoint import logs, manifest, resume, shape, view_versions
 from service.checkpoint.shape import Shape, Switch
 from service.commands import offline, verify
 from service.daemon.lease import Lease
@@ -81,46 +81,25 @@ class Target:
         return cls(buckets, wanted)
 
 
-def reshape(settings: Settings, target: Target, say: Say) -> None:
-    """Change the number of buckets and partitions. Raises TidemarkError; the checkpoint is then as it was, or finished later."""
-    with _reshaping(settings, say) as reshaping:
-        reshaping.to(target)
-
-
-def undo(settings: Settings, say: Say) -> None:
-    """Give the checkpoint the shape that it had before the last `reshape`. Raises TidemarkError."""
-    with _reshaping(settings, say) as reshaping:
-        reshaping.back()
-
-
-def forget(settings: Settings, say: Say) -> None:
-    """Remove the files of the shape that the checkpoint does not have any more. Raises TidemarkError."""
-    with _reshaping(settings, say) as reshaping:
-        reshaping.forget()
-
-
 @contextmanager
-def _reshaping(settings: Settings, say: Say) -> Iterator["_Reshaping"]:
+def reshaping(settings: Settings, say: Say) -> Iterator["Reshaping"]:
+    """Hold the lease, and give what can be done. Raises TidemarkError; the checkpoint is then as it was, or finished later."""
     with offline.term(settings, say) as lease, started(settings) as spark:
         try:
-            yield _Reshaping(spark, settings, lease, say)
+            yield Reshaping(spark, settings, lease, say)
         except OSError as error:
             what = f"{settings.service.checkpoint}: {error}"
             raise unusable(what, remedy=RESTORE) from error
 
 
-class _Reshaping:
+class Reshaping:
     def __init__(self, spark: SparkSession, settings: Settings, lease: Lease, say: Say) -> None:
         self.spark, self.settings, self.lease, self.say = spark, settings, lease, say
         self.root = settings.service.checkpoint
-        try:
-            self.files = Files(spark, self.root)
-        except OSError as error:
-            raise CheckpointError(
-                str(error), remedy="Mend service.checkpoint, or bring its file system back"
-            ) from error
+        self.files = resume.files_of(spark, settings)
 
     def to(self, target: Target) -> None:
+        """Change the number of buckets and partitions."""
         batch, before = self._current()
         if (before.buckets, before.partitions) == (target.buckets, target.partitions):
             self.say(f"{self.files} has {before} already")
@@ -149,8 +128,9 @@ class _Reshaping:
             self.say(f"Set sessions.buckets = {target.buckets}, or leave it out, before the service starts")
 
     def back(self) -> None:
+        """Give the checkpoint the shape that it had before the last change."""
         batch, current = self._current()
-        switch = shape.read(self.files)
+        switch = shape.DOCUMENT.read(self.files)
         if switch is None or switch.is_back:
             what = f"{self.files}: there is no reshape to undo"
             raise CheckpointError(what, remedy="Give the wanted number with --buckets")
@@ -163,6 +143,7 @@ class _Reshaping:
         self.say(f"{self.files} has {switch.before} again, instead of {current}; read back: {found}")
 
     def forget(self) -> None:
+        """Remove the files of the shape that the checkpoint does not have any more."""
         _, current = self._current()
         self._clean()
         self.say(f"{self.files} has {current}; files of other numbers are removed")
@@ -245,7 +226,11 @@ class _Reshaping:
         rows = {"bucket": list(states), "data": [codec.encode(state) for state in states.values()]}
         table = pa.table(rows, pa.schema([("bucket", pa.int32()), ("data", pa.binary())]))
         other: Any = self.spark.newSession()
-        for name, value in ((_PARTITIONS, target.partitions), (_CHANGELOG, "false"), (MANAGER, self._manager())):
+        for name, value in (
+            (_PARTITIONS, target.partitions),
+            (_CHANGELOG, "false"),
+            (MANAGER, self.spark.conf.get(MANAGER)),
+        ):
             other.conf.set(name, str(value))
         other.createDataFrame(table).write.parquet(pieces)
         frame = other.readStream.schema("bucket int, data binary").parquet(pieces)
@@ -258,9 +243,6 @@ class _Reshaping:
         except PySparkException as error:
             what = f"{query}: the state of {target.buckets} buckets cannot be written: {verify.message(error)}"
             raise unusable(what, remedy="The checkpoint is as it was") from error
-
-    def _manager(self) -> str:
-        return str(self.spark.conf.get(MANAGER))
 
     def _copy(self, batch: int, before: int, partitions: int) -> tuple[str, ...]:
         """Copy the files of the query's state, as those of an attempt at the last committed batch; return the attempt's ids."""

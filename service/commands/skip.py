@@ -25,7 +25,7 @@ from service.redis import link as redis_link
 from service.rejects import delivery
 from service.rejects.delivery import UNREADABLE
 from service.settings import Kafka, Settings
-from service.spark.files import Files, Local, local
+from service.spark.files import Files, Folder, Local, local
 from service.spark.internals import offset_log
 from service.spark.internals.offset_log import Position
 
@@ -56,7 +56,7 @@ def skip(settings: Settings, places: Sequence[str], say: Say, *, dry: bool = Fal
 
 
 def _chosen(
-    settings: Settings, folder: Files | Local, spans: Sequence[Span]
+    settings: Settings, folder: Folder, spans: Sequence[Span]
 ) -> tuple[Position | None, tuple[Span, ...], tuple[Span, ...]]:
     """Return the query's position, the part of `spans` that is not skipped yet, and all skipped spans. Raises SettingsError."""
     logs.require_whole(folder)
@@ -118,7 +118,7 @@ def _report(new: Sequence[Span], spans: Sequence[Span], say: Say, done: str) -> 
 
 
 @contextmanager
-def _folder(settings: Settings) -> Iterator[Files | Local]:
+def _folder(settings: Settings) -> Iterator[Folder]:
     """Open the checkpoint's folder; Spark starts only for one on another file system."""
     path = local(settings.service.checkpoint)
     if path is not None:

@@ -27,7 +27,7 @@ from service.recompute import republish
 from service.redis import link
 from service.rejects.fence import Fence
 from service.settings import Settings
-from service.spark.files import Files, Local, opened
+from service.spark.files import Folder, opened
 from service.units import format_time
 
 
@@ -45,9 +45,7 @@ def switch(settings: Settings, folder: str, say: Callable[[str], object], *, acc
     )
 
 
-def prepare(
-    settings: Settings, used: Files | Local, other: Files | Local, say: Callable[[str], object], *, accept: bool
-) -> None:
+def prepare(settings: Settings, used: Folder, other: Folder, say: Callable[[str], object], *, accept: bool) -> None:
     """Do the steps, from the checkpoint that the service has used to another one. Raises TidemarkError."""
     with offline.term(settings, say) as lease, closing(Fence(settings.redis)) as fence:
         _require_delivered(settings, used)
@@ -58,7 +56,7 @@ def prepare(
         republish.mark_rebuild(settings, lease.epoch)
 
 
-def _require_delivered(settings: Settings, used: Files | Local) -> None:
+def _require_delivered(settings: Settings, used: Folder) -> None:
     """Raise CheckpointError if the service was cut off in a batch, or outlets lack finals or corrected values."""
     was_writing = settings.outlets and any(link.progress(settings.redis, "writing"))
     if was_writing or len(set(link.progress(settings.redis, "offsets"))) > 1:
@@ -73,7 +71,7 @@ def _require_delivered(settings: Settings, used: Files | Local) -> None:
         raise CheckpointError(what, remedy=remedy)
 
 
-def _require_usable(settings: Settings, used: Files | Local, other: Files | Local, *, accept: bool) -> None:
+def _require_usable(settings: Settings, used: Folder, other: Folder, *, accept: bool) -> None:
     """Raise CheckpointError or DataLossError if the service cannot go on from another checkpoint."""
     committed = logs.committed(other)
     if committed is None:
@@ -99,7 +97,7 @@ def _require_usable(settings: Settings, used: Files | Local, other: Files | Loca
 
 
 def _require_all_readings(
-    settings: Settings, used: Files | Local, other: Files | Local, committed: MicroBatch, watermark_ms: int
+    settings: Settings, used: Folder, other: Folder, committed: MicroBatch, watermark_ms: int
 ) -> None:
     """Raise CheckpointError if values that are not closed would lack readings that they have now."""
     remedy = "Let the second service read from an earlier time, or let readers see that with --accept"
@@ -124,6 +122,6 @@ def _require_all_readings(
         raise CheckpointError(what, remedy=remedy)
 
 
-def _start(files: Files | Local) -> Offsets:
+def _start(files: Folder) -> Offsets:
     committed = logs.committed(files)
     return {} if committed is None else committed.start

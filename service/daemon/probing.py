@@ -9,7 +9,7 @@ import pickle
 import resource
 import sys
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from service import clock
 from service.daemon.probe import DECOMPRESSED, DIED, LARGEST, MEMORY
@@ -58,7 +58,7 @@ def _probe(consumer: Consumer, topic: str, partition: int, begin: int, end: int)
         error = message.error()
         offset = max(at, int(message.offset() or 0))
         if error is None:
-            _say(min(offset, end - 1), offset >= end or _is_small(message))
+            _say(min(offset, end - 1), offset >= end or Record.of(message).size <= LARGEST)
         elif error.code() == KafkaError._PARTITION_EOF:
             break
         elif error.code() == KafkaError._BAD_COMPRESSION and offset < end:
@@ -72,10 +72,6 @@ def _probe(consumer: Consumer, topic: str, partition: int, begin: int, end: int)
     if at < end:
         _say(end - 1, True)
     return True
-
-
-def _is_small(message: Message) -> bool:
-    return Record.of(message).size <= LARGEST
 
 
 def _say(offset: int, is_readable: bool) -> None:

@@ -149,7 +149,7 @@ class QueryRun:
                 self._parts.refresher.require_young()
             self._parts.require_room()
             has_committed = self._note_commits(poll, lag)
-            self._activity.look()
+            self._activity.look(self._metrics.lag_total)
             if has_committed:
                 self._parts.views.committed()
             self._parts.views.look()

@@ -29,7 +29,6 @@ from service.daemon.session_parts import SessionParts
 from service.errors import SinkError, SinkRefusedError, TidemarkError
 from service.kafka import matching, topics
 from service.kafka.matching import TopicsChangedError
-from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
 from service.monitoring.monitor import Monitor
 from service.outlets import publication
@@ -152,25 +151,20 @@ class Runner:
         A Redis that came back without its data, or with older data, ends the term. Nothing was written to it since. The next
         term has a larger epoch than every one before, republishes what Redis lost and replays the batch.
         """
-        with closing(self._lag(parts)) as lag:
+        metrics = self.metrics
+        lag = Lag(
+            self.settings.kafka,
+            metrics.lags,
+            metrics.lag_fails,
+            headrooms=metrics.headrooms,
+            marks=metrics.marks.set,
+            asked=metrics.asked,
+            listed=parts.listed,
+        )
+        with closing(lag):
             at_least = self._serve_queries(parts, epoch, lag)
         self.metrics.lags({})  # while another process has the lease, that one shows them
         return self._begin_term(at_least) if at_least is not None else None
-
-    def _lag(self, parts: SessionParts) -> Lag:
-        def publish(lags: Offsets) -> None:
-            self.metrics.lags(lags)
-            parts.activity_log.lags(lags)
-
-        def fail() -> None:
-            self.metrics.lag_fails()
-            parts.activity_log.lag_fails()
-
-        metrics, kafka = self.metrics, self.settings.kafka
-        marks = metrics.marks.set
-        return Lag(
-            kafka, publish, fail, headrooms=metrics.headrooms, marks=marks, asked=metrics.asked, listed=parts.listed
-        )
 
     def _serve_queries(self, parts: SessionParts, epoch: int, lag: Lag) -> int | None:
         """Run queries until a stop is requested, or until Redis has lost data.

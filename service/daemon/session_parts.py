@@ -65,7 +65,7 @@ class SessionParts:
         self._catalog: Catalogs | None = None
         again = None if load is None else lambda: matching.matched(load(), settings.kafka.topics)
         self.views = ViewChanges(spark, settings, self.metrics, self.check_views, again)
-        self.status.views(self.views.document)
+        self.status.views = self.views.document
         self.has_new_topics = threading.Event()
         self._unread = 0
         """The topics for which there was no room at the last look."""
@@ -122,7 +122,7 @@ class SessionParts:
             return None
         if self.refresher is None:
             self.refresher = Refresher(self.spark, self.settings, self.settings.reference, self.metrics)
-            self.status.reference(self.refresher.document)
+            self.status.reference = self.refresher.document
         self.refresher.rewind(is_repeated=is_repeated)
         return self.refresher.current_snapshot
 

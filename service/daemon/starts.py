@@ -33,7 +33,7 @@ from service.errors import (
 from service.micro_batch import Offsets
 from service.pipeline import failure
 from service.settings import Kafka, Settings
-from service.spark.files import Files, Folder, Local, local, opened
+from service.spark.files import Folder, Local, local, opened
 from service.spark.internals import offset_log
 
 LIMIT = 3
@@ -119,7 +119,7 @@ def _probe(kafka: Kafka, begin: Offsets, end: Offsets, spans: tuple[skips.Span, 
         return ()
 
 
-def _write(folder: Files | Local, starts: Starts) -> None:
+def _write(folder: Folder, starts: Starts) -> None:
     with suppress(CheckpointError, SetupError):  # on a full disk the query fails with an error of its own
         DOCUMENT.write(folder, starts)
 

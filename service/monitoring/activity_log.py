@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from service import clock
 from service.kafka import starting
-from service.micro_batch import Offsets
 from service.pipeline.outcome import LATENCY_BOUNDS_MS
 from service.redis import client as redis_client
 from service.units import format_duration, format_time
@@ -40,7 +39,6 @@ class ActivityLog:
         self._measured: set[tuple[int, int]] = set()
         self._rejected_s: dict[str, float] = {}
         """When a record was last rejected, by reason."""
-        self._lag: int | None = None
         self._watermark_ms = 0
         self._begin_s = clock.monotonic_s()
         self._clear()
@@ -162,16 +160,8 @@ class ActivityLog:
             extra={"fields": {"measure": name, "paths": paths, "readings": readings}},
         )
 
-    def lags(self, lags: Offsets) -> None:
-        """Set the lag of each partition, in records."""
-        self._lag = sum(sum(partitions.values()) for partitions in lags.values())
-
-    def lag_fails(self) -> None:
-        """Forget the lag, because Kafka does not answer."""
-        self._lag = None
-
-    def look(self) -> None:
-        """Log the sums of the last minute if it is over. Call it often."""
+    def look(self, lag: int | None) -> None:
+        """Log the sums of the last minute if it is over. Call it often. `lag` is that of now in records, None if not known."""
         with self._lock:
             passed_s = clock.monotonic_s() - self._begin_s
             if passed_s < EVERY_S:
@@ -190,7 +180,7 @@ class ActivityLog:
             f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}",
             batches,
             p99,
-            "unknown" if self._lag is None else f"{self._lag} records",
+            "unknown" if lag is None else f"{lag} records",
             rejects.total(),
             f" ({by_reason})" if by_reason else "",
             watermark,
@@ -199,7 +189,7 @@ class ActivityLog:
                     "seconds": round(passed_s, 1),
                     "rows": rows,
                     "batches": batches,
-                    "lag": self._lag,
+                    "lag": lag,
                     "rejects": dict(rejects),
                     "watermark_ms": self._watermark_ms,
                 }

@@ -185,18 +185,6 @@ def summary(template: str, labels: Mapping[str, str], value: float) -> str:
     return _TEMPLATE.sub(filled, template)
 
 
-def _plain(value: float) -> str:
-    return f"{value:.10g}"
-
-
-def _humanize(value: float) -> str:
-    return _scaled(value, 1000.0, " kMGTPEZY")
-
-
-def _humanize_1024(value: float) -> str:
-    return _scaled(value, 1024.0, ["", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"])
-
-
 def _scaled(value: float, base: float, prefixes: Sequence[str]) -> str:
     if abs(value) < 1 or not math.isfinite(value):
         return f"{value:.4g}"
@@ -217,9 +205,9 @@ def _humanize_duration(value: float) -> str:
 
 
 _HUMAN: Mapping[str | None, Callable[[float], str]] = {
-    None: _plain,
-    "humanize": _humanize,
-    "humanize1024": _humanize_1024,
+    None: lambda value: f"{value:.10g}",
+    "humanize": lambda value: _scaled(value, 1000.0, " kMGTPEZY"),
+    "humanize1024": lambda value: _scaled(value, 1024.0, ["", "ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi"]),
     "humanizeDuration": _humanize_duration,
 }
 

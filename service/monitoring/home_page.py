@@ -65,9 +65,8 @@ def home(document: Mapping[str, Any], conditions: Mapping[str, Any], reason: str
     ]
     error = document["last_error"]
     if error is not None:
-        parts.append(
-            f"<p><span class=bad>Last error</span>, {_ago(error['at_ms'])}: {escape(error['code'])}: {escape(error['text'])}</p>"
-        )
+        shown = f"{_since_s(error['at_ms'])} s ago: {escape(error['code'])}: {escape(error['text'])}"
+        parts.append(f"<p><span class=bad>Last error</span>, {shown}</p>")
     active = attention.active(conditions)
     for title, state in (("Needs attention", "firing"), ("May need attention", "pending")):
         rows = [(each["alert"], _shown(each, alert)) for each, alert in active if alert["state"] == state]
@@ -131,10 +130,6 @@ def _rows(rows: Iterable[tuple[str, str]]) -> str:
     return (
         "<table>" + "".join(f"<tr><th scope=row>{name}</th><td>{value}</td></tr>" for name, value in rows) + "</table>"
     )
-
-
-def _ago(ms: int) -> str:
-    return f"{_since_s(ms)} s ago"
 
 
 def _since_s(ms: int) -> int:

@@ -166,6 +166,8 @@ class Metrics(TermMetrics):
         self.lag = gauge("lag_records", "End of the partition minus that of the committed batch", "topic", "partition")
         self.lag_asked = gauge("lag_timestamp_seconds", "When Kafka was asked for what the lags are taken from")
         self.lag_age = gauge("lag_age_seconds", "Time since Kafka last said how long the partitions are; NaN before")
+        self.lag_total: int | None = None
+        """Of all partitions together; None while it is not known."""
         self._lag_asked_s = math.nan
         self.lag_age.set_function(lambda: clock.monotonic_s() - self._lag_asked_s)
         self.retention = gauge("retention_seconds", "For how long a topic keeps its records", "topic")
@@ -341,6 +343,7 @@ class Metrics(TermMetrics):
 
     def lags(self, lags: "Offsets") -> None:
         """Replace the lags of all partitions."""
+        self.lag_total = sum(sum(partitions.values()) for partitions in lags.values())
         replace(self.lag, {(topic, str(p)): records for topic, each in lags.items() for p, records in each.items()})
 
     def asked(self, asked_ms: int) -> None:
@@ -351,6 +354,7 @@ class Metrics(TermMetrics):
     def lag_fails(self) -> None:
         """Remove all lags, because Kafka does not answer."""
         self.failures.labels("lag").inc()
+        self.lag_total = None
         self.lag.clear()
 
     def idle(self, outcome: "Outcome") -> None:
@@ -447,6 +451,7 @@ class Metrics(TermMetrics):
         """Remove what only a running query has."""
         self.batch_fails()
         self.query_running.set(0)
+        self.lag_total = None
         self.lag.clear()
 
     def unhealthy(self) -> str:

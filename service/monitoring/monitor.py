@@ -35,8 +35,7 @@ class Monitor:
         """Return the monitor of a pipeline that begins; `process` as for Metrics."""
         metrics, status = Metrics(process), Status(settings.service.name)
         metrics.limits(settings)
-        status.outlets(metrics.outlets.document)
-        status.inputs(_inputs(settings))
+        status.outlets, status.inputs = metrics.outlets.document, _inputs(settings)
         return cls(metrics, status, Quality(is_on=settings.quality.expectations is not None))
 
     @property
@@ -61,7 +60,7 @@ class Monitor:
     def reads(self, settings: Settings) -> None:
         """Show the topics that are read."""
         self.metrics.reads(settings)
-        self.status.inputs(_inputs(settings))
+        self.status.inputs = _inputs(settings)
 
     def begins(self) -> None:
         """Note that the pipeline begins, for the first time or again."""
@@ -83,9 +82,5 @@ def _inputs(settings: Settings) -> list[dict[str, Any]]:
             "format": each.form.format,
             "topics": [{"topic": topic, "rejects": kafka.rejects_topic(topic)} for topic in each.kafka.topics],
         }
-        for name, each in zip(_names(settings), settings.split(), strict=True)
+        for name, each in zip([each.name for each in settings.inputs] or ["input"], settings.split(), strict=True)
     ]
-
-
-def _names(settings: Settings) -> list[str]:
-    return [each.name for each in settings.inputs] or ["input"]

@@ -156,13 +156,8 @@ class Outlets:
         return {
             name: {
                 "kind": each.kind,
-                "reached": None
-                if each.reached is None
-                else {
-                    "epoch": each.reached.epoch,
-                    "batch": each.reached.batch,
-                    "watermark_ms": each.reached.watermark_ms,
-                },
+                "reached": each.reached
+                and {name: getattr(each.reached, name) for name in ("epoch", "batch", "watermark_ms")},
                 "pending_batches": each.pending,
                 "pending_bytes": each.pending_bytes,
                 "age_s": round(_age_s(each)),

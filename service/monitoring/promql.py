@@ -110,7 +110,7 @@ class Quantile:
     def vector(self, history: History) -> Vector | float:
         buckets: dict[Labels, dict[float, float]] = {}
         for labels, count in vector(self.of, history).items():
-            buckets.setdefault(_without(labels, "le"), {})[float(dict(labels)["le"])] = count
+            buckets.setdefault(tuple(pair for pair in labels if pair[0] != "le"), {})[float(dict(labels)["le"])] = count
         return {labels: quantile(self.share, counts) for labels, counts in buckets.items()}
 
 
@@ -362,7 +362,3 @@ def _as_vector(value: Vector | float) -> Vector:
 
 def _only(labels: Labels, names: tuple[str, ...]) -> Labels:
     return tuple(pair for pair in labels if pair[0] in names)
-
-
-def _without(labels: Labels, name: str) -> Labels:
-    return tuple(pair for pair in labels if pair[0] != name)

@@ -40,13 +40,11 @@ class ProcessMetrics:
             (self.open_files_limit, PROCESSES),
             (self.sockets, PROCESSES),
             (self.threads, PROCESSES),
+            (self.memory, PROCESSES),
+            (self.heap, HEAP),
         ):
             for label in labels:
                 gauge.labels(label).set(math.nan)
-        for kind in HEAP:
-            self.heap.labels(kind).set(math.nan)
-        for process in PROCESSES:
-            self.memory.labels(process).set(math.nan)
         self._collected: dict[str, tuple[int, int]] = {}
 
     def collected(self, collector: str, count: int, time_ms: int) -> None:

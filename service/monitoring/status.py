@@ -50,10 +50,11 @@ class Status:
         self._restarts = 0
         self._error: Mapping[str, Any] | None = None
         self._batches: list[Mapping[str, Any]] = []
-        self._reference: Callable[[], Mapping[str, Any]] | None = None
-        self._views: Callable[[], Mapping[str, Any]] | None = None
-        self._outlets: Callable[[], Mapping[str, Any]] = dict
-        self._inputs: Sequence[Mapping[str, Any]] = ()
+        self.reference: Callable[[], Mapping[str, Any]] | None = None
+        self.views: Callable[[], Mapping[str, Any]] | None = None
+        self.outlets: Callable[[], Mapping[str, Any]] = dict
+        """The sources of the parts of these names; each answer calls them."""
+        self.inputs: Sequence[Mapping[str, Any]] = ()
         self._checkpoint: Mapping[str, Any] | None = None
         self.marks.add("start", "The process starts", self._started_ms)
 
@@ -109,26 +110,6 @@ class Status:
         with self._lock:
             self._error = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
 
-    def reference(self, document: "Callable[[], Mapping[str, Any]]") -> None:
-        """Set the source of the reference's part; each answer calls `document`."""
-        with self._lock:
-            self._reference = document
-
-    def views(self, document: "Callable[[], Mapping[str, Any]]") -> None:
-        """Set the source of the views' part; each answer calls `document`."""
-        with self._lock:
-            self._views = document
-
-    def outlets(self, document: "Callable[[], Mapping[str, Any]]") -> None:
-        """Set the source of the outlets' part; each answer calls `document`."""
-        with self._lock:
-            self._outlets = document
-
-    def inputs(self, document: "Sequence[Mapping[str, Any]]") -> None:
-        """Set the part of the inputs, which the settings have."""
-        with self._lock:
-            self._inputs = document
-
     def restarts(self) -> None:
         """Count a restart of the query."""
         with self._lock:
@@ -168,7 +149,6 @@ class Status:
     def document(self) -> dict[str, Any]:
         """Return the document of /status."""
         with self._lock:
-            reference, views = self._reference, self._views
             return {
                 "service": self.service,
                 "state": self._state,
@@ -177,10 +157,10 @@ class Status:
                 "query_since_ms": self._query_since_ms,
                 "restarts": self._restarts,
                 "last_error": self._error,
-                "reference": reference() if reference is not None else None,
-                "views": views() if views is not None else None,
-                "inputs": list(self._inputs),
-                "outlets": self._outlets(),
+                "reference": self.reference() if self.reference is not None else None,
+                "views": self.views() if self.views is not None else None,
+                "inputs": list(self.inputs),
+                "outlets": self.outlets(),
                 "checkpoint": self._checkpoint,
                 "batches": self._batches,
             }

@@ -122,16 +122,14 @@ class Jdbc:
     def _put(self, rows: pa.Table) -> int:
         """Write rows, and return their bytes."""
         names, written = rows.column_names, 0
-        self._run(f"create temporary table if not exists {_STAGING} on commit drop as {self._nothing(names)}")
+        nothing = f"select {_names(names)} from {self._table} with no data"
+        self._run(f"create temporary table if not exists {_STAGING} on commit drop as {nothing}")
         for start in range(0, rows.num_rows, _AT_ONCE):
             content = _csv(rows.slice(start, _AT_ONCE))
             self._copy(content, names)
             self._merge(names)
             written += len(content)
         return written
-
-    def _nothing(self, names: Sequence[str]) -> str:
-        return f"select {_names(names)} from {self._table} with no data"
 
     def _refused(self, rows: pa.Table) -> dict[int, str]:
         """Return the rows that the server refuses, by number, found by halves, with its messages; changes nothing.

@@ -25,7 +25,7 @@ from service.errors import CheckpointError
 from service.outlets import transitions
 from service.outlets.outlet import Position
 from service.settings import Settings
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 from state import codec
 from state.layout import Changes, session_schema
 from state.settled import REVISION
@@ -147,7 +147,7 @@ class Finals:
 class Outbox:
     """The entries of a checkpoint, for its one writer. Methods raise CheckpointError, or SetupError for a full disk."""
 
-    def __init__(self, files: Files | Local) -> None:
+    def __init__(self, files: Folder) -> None:
         self.files = files
         self._refused: dict[str, dict[str, int]] = {}  # rows that are set aside, by outlet and file, which is read once
         self._first_ms: dict[tuple[int, int], int] = {}  # by (batch, part), of entries that come again

@@ -10,12 +10,12 @@ position become visible together, or if an entry that is written again replaces 
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import pyarrow as pa
+from pydantic import TypeAdapter, ValidationError
 
 from service.errors import FencedError, OutletError
 from service.micro_batch import MicroBatch, format_offsets
@@ -72,19 +72,10 @@ class Position:
 
     def to_json(self) -> str:
         """Return the position as JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return _POSITION.dump_json(self).decode()
 
-    @classmethod
-    def parse(cls, text: str | bytes) -> Self:
-        """Return the position of `to_json`. Raises ValueError."""
-        document: Any = json.loads(text)
-        if not isinstance(document, Mapping):
-            msg = "is no position"
-            raise ValueError(msg)
-        try:
-            return cls(**{name: document[name] for name in cls.__dataclass_fields__ if name in document})
-        except TypeError as error:
-            raise ValueError(str(error)) from error
+
+_POSITION = TypeAdapter(Position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +143,7 @@ def require_newest(reached: Position | None, epoch: int, place: str) -> None:
 def parse(text: str | bytes, place: str) -> Position:
     """Return a stored position; raise OutletError when it cannot be read."""
     try:
-        return Position.parse(text)
-    except ValueError as error:
-        what = f"{place}: the position of the outlet cannot be read: {error}"
+        return _POSITION.validate_json(text)
+    except ValidationError as error:
+        what = f"{place}: the position of the outlet cannot be read: {error.errors()[0]['msg']}"
         raise OutletError(what, remedy="Restore it, or give the outlet another place") from error

@@ -146,7 +146,7 @@ class Silence:
             told = pa.concat_tables([told, clocks])
         if not told.num_rows:
             return None
-        payload = codec.pack_changes(changes_of(told))
+        payload = codec.pack_changes(Changes(session_schema(()).empty_table(), told))
         return self._store(committed, self.known, [payload], "watermark", self.taken, scope, transitions)
 
     def take(self, committed: Position, name: str, payloads: Sequence[bytes], scope: Scope) -> Stored | None:
@@ -217,11 +217,6 @@ class Silence:
     def _write(self) -> None:
         known = tuple((key, each.content, each.revision) for key, each in self.known.items())
         DOCUMENT.write(self.outbox.files, _File(known, self.entry, self.taken, self.transitions.stored()))
-
-
-def changes_of(transitions: pa.Table) -> Changes:
-    """Return changes that are transitions alone."""
-    return Changes(session_schema(()).empty_table(), transitions)
 
 
 def _keys(table: pa.Table, names: tuple[str, ...]) -> list[Key]:

@@ -95,8 +95,10 @@ def folding(
         own = {"device", *settings.columns}
         grouped = [column for view in settings.views for column in view.by if column not in own]
         attributes = attributes.only(list(dict.fromkeys(filter(None, [*grouped, gap, interval]))))
+    # Of these topics records of unknown schemas are filtered.
+    ignoring = frozenset(topic for topic, form in settings.inputs_by_topic.items() if form.others == "ignore")
     return Fold(
-        Screen(settings.kafka.topics, settings.buckets, settings.has_filter, ignoring=_ignoring(settings)),
+        Screen(settings.kafka.topics, settings.buckets, settings.has_filter, ignoring=ignoring),
         sessions.rules(settings),
         of_views,
         settings.pane_ms,
@@ -107,11 +109,6 @@ def folding(
         columns=settings.grouped_columns,
         values=values or Known(),
     )
-
-
-def _ignoring(settings: Settings) -> frozenset[str]:
-    """Return the topics whose records of unknown schemas are filtered."""
-    return frozenset(topic for topic, form in settings.inputs_by_topic.items() if form.others == "ignore")
 
 
 def attributes(snapshot: Snapshot | None, settings: Settings) -> Attributes | None:

@@ -7,35 +7,24 @@ from collections.abc import Collection, Sequence
 from service.settings import RESERVED_MEASURES
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
-DEVICE_WORDS = frozenset(
-    {
-        "device",
-        "dev",
-        "sensor",
-        "mote",
-        "node",
-        "meter",
-        "thing",
-        "vehicle",
-        "asset",
-        "machine",
-        "equipment",
-        "probe",
-        "robot",
-    }
-    | {"turbine", "pump", "inverter", "beacon", "tracker", "controller", "icao24", "icao", "imei"}
-    | {"host", "hostname", "mmsi", "iccid", "truck", "bus", "thermostat", "plc", "tid", "instance"}
+
+
+def words_set(text: str) -> frozenset[str]:
+    """Return the words of a text with blanks between them."""
+    return frozenset(text.split())
+
+
+DEVICE_WORDS = words_set(
+    "device dev sensor mote node meter thing vehicle asset machine equipment probe robot turbine pump inverter "
+    "beacon tracker controller icao24 icao imei host hostname mmsi iccid truck bus thermostat plc tid instance"
 )
 """Words for what sends readings."""
-VAGUE_WORDS = frozenset({"core", "entity", "unit", "tag", "object", "endpoint"})
+VAGUE_WORDS = words_set("core entity unit tag object endpoint")
 """Words that are a device's only beside a word for an id."""
-PLACE_WORDS = frozenset(
-    {"station", "location", "site", "gateway", "room", "line", "vessel", "aircraft"}
-    | {"topic", "target", "subject", "src"}
-)
+PLACE_WORDS = words_set("station location site gateway room line vessel aircraft topic target subject src")
 """Words for what may send readings, and may be where the sender is."""
-ID_WORDS = frozenset({"id", "uid", "uuid", "guid", "eui", "addr", "address", "serial", "mac", "imei", "icao24", "name"})
-GENERIC = frozenset({"value", "val", "v", "reading", "state", "result", "avg", "mean", "current", "raw", "data"})
+ID_WORDS = words_set("id uid uuid guid eui addr address serial mac imei icao24 name")
+GENERIC = words_set("value val v reading state result avg mean current raw data")
 """Names that only their parent makes a name of."""
 _HEADS = DEVICE_WORDS | VAGUE_WORDS | PLACE_WORDS
 _LONGEST = 63

@@ -15,6 +15,7 @@ from service.proposal.names import (
     is_readable,
     measure_name,
     words,
+    words_set,
 )
 from service.proposal.times import MOSTLY, number_of, says_time, unit_of
 from service.settings import LARGEST, RECORD_KEY, condition, field_path, source
@@ -29,71 +30,18 @@ STRAY = 0.01
 LEAST, SURE, AHEAD = 1.0, 3.0, 1.5
 """The score of a device id that is proposed, and of one that is sure; any other field of other devices has so much less."""
 _ID_BYTES = 256
-_NOT_A_DEVICE = frozenset(
-    {
-        "message",
-        "msg",
-        "correlation",
-        "event",
-        "request",
-        "session",
-        "transaction",
-        "trace",
-        "batch",
-        "client",
-        "user",
-        "join",
-    }
-    | {
-        "token",
-        "application",
-        "app",
-        "parameter",
-        "type",
-        "code",
-        "context",
-        "trip",
-        "vendor",
-        "network",
-        "version",
-        "metadata",
-    }
+_NOT_A_DEVICE = words_set(
+    "message msg correlation event request session transaction trace batch client user join token application app "
+    "parameter type code context trip vendor network version metadata"
 )
-_NO_QUANTITY = frozenset(
-    {
-        "id",
-        "uid",
-        "uuid",
-        "version",
-        "seq",
-        "sequence",
-        "port",
-        "code",
-        "type",
-        "index",
-        "epoch",
-        "vendor",
-        "serial",
-        "flag",
-    }
-    | {"lat", "latitude", "lon", "lng", "longitude", "year", "month", "day", "squawk", "source", "schema", "revision"}
+_NO_QUANTITY = words_set(
+    "id uid uuid version seq sequence port code type index epoch vendor serial flag lat latitude lon lng longitude "
+    "year month day squawk source schema revision"
 )
 """Words of numbers whose mean says nothing."""
-_QUANTITIES = frozenset(
-    {
-        "parameter",
-        "metric",
-        "quantity",
-        "measurement",
-        "measure",
-        "property",
-        "variable",
-        "field",
-        "attribute",
-        "unit",
-        "kind",
-    }
-    | {"observed", "phenomenon", "channel", "type", "key", "class"}
+_QUANTITIES = words_set(
+    "parameter metric quantity measurement measure property variable field attribute unit kind observed phenomenon "
+    "channel type key class"
 )
 """Words of a field that says what the value beside it is."""
 

@@ -43,7 +43,10 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
     yield from _fields(made)
     yield from _section("input.measures")
     yield from _doubt(made, "input.measures")
-    yield from (_line(each.name, _measure(each), _range(each)) for each in made.measures)
+    yield from (
+        _line(each.name, each.path if each.where is None else {"path": each.path, "where": each.where}, _range(each))
+        for each in made.measures
+    )
     yield from _registry(places)
     yield from _admission(made)
     yield from _reference(made, places)
@@ -150,10 +153,6 @@ def _quoted(text: str) -> str:
     return "".join(
         each if each.isprintable() else f"\\U{ord(each):08X}" for each in json.dumps(text, ensure_ascii=False)
     )
-
-
-def _measure(each: Quantity) -> object:
-    return each.path if each.where is None else {"path": each.path, "where": each.where}
 
 
 def _range(each: Quantity) -> str:

@@ -12,7 +12,7 @@ from service.admission import numbers
 from service.admission import times as forms
 from service.admission.decode import ISO_TIME
 from service.proposal.columns import NUMBER, TEXT, TIMESTAMP, Column, Columns, Seen, kind
-from service.proposal.names import is_readable, words
+from service.proposal.names import is_readable, words, words_set
 from service.settings import time_pattern
 from service.settings.source import HEADER
 from service.settings.source import TIMESTAMP as TIMESTAMP_WORD
@@ -24,17 +24,13 @@ _UNITS = {"s": 1_000.0, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _FROM_MS, _TO_MS = 946_684_800_000, 4_102_444_800_000
 """The years 2000 to 2100: a number is a time in the unit in which it lies between them, and in no other."""
 MOSTLY = 0.95
-_TIME_WORDS = frozenset(
-    {"time", "timestamp", "ts", "t", "date", "datetime", "at", "utc", "when", "epoch", "instant", "clock"}
+_TIME_WORDS = words_set("time timestamp ts t date datetime at utc when epoch instant clock")
+_OF_THE_EVENT = words_set("event measured observed recorded sampled reading measurement observation")
+_OF_SOMETHING_ELSE = words_set(
+    "received ingest ingested processed created changed updated stored published sent start end expire expiry "
+    "expiration install installed metadata local valid birth"
 )
-_OF_THE_EVENT = frozenset(
-    {"event", "measured", "observed", "recorded", "sampled", "reading", "measurement", "observation"}
-)
-_OF_SOMETHING_ELSE = frozenset(
-    {"received", "ingest", "ingested", "processed", "created", "changed", "updated", "stored", "published", "sent"}
-    | {"start", "end", "expire", "expiry", "expiration", "install", "installed", "metadata", "local", "valid", "birth"}
-)
-_OF_A_CONNECTOR = frozenset({"ts_ms", "ts_us", "ts_ns"})
+_OF_A_CONNECTOR = words_set("ts_ms ts_us ts_ns")
 """Debezium's names for the times at which it has seen a change."""
 _SAME_MS = 2_000
 _CLOSE_MS, _DAY_MS, _QUARTER_MS = 600_000, 86_400_000, 900_000

@@ -9,6 +9,7 @@ In JSON lines bytes are base64, and times ISO 8601. A record that is there twice
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -20,7 +21,7 @@ from service.kafka import topics
 from service.micro_batch import MicroBatch, ranges
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
-from service.recompute.sources import Part, Reach, halves, without
+from service.recompute.sources import KafkaRecords, Part, Reach, halves, without
 from service.settings import Settings
 from service.spark.files import Files
 
@@ -97,6 +98,10 @@ class Archive:
     def _within(self, span: Span) -> DataFrame:
         begin, until = (F.timestamp_millis(F.lit(ms)) for ms in (self._begin_ms(span), span[1] + self.reach.after_ms))
         return self.frame.where((F.col("timestamp") >= begin) & (F.col("timestamp") < until))
+
+
+Records: TypeAlias = KafkaRecords | Archive
+"""Where the records of the past are."""
 
 
 def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place: Place) -> DataFrame:

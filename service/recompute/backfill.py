@@ -29,11 +29,11 @@ from service.outlets import recomputed
 from service.outlets.outbox import views_of
 from service.publication.closed_sink import Values
 from service.recompute import archive, decisions, engine, job, late
-from service.recompute.archive import Archive, Place
+from service.recompute.archive import Archive, Place, Records
 from service.recompute.engine import Chosen, Span
 from service.recompute.job import Job, Report, Say, Watch
 from service.recompute.job_log import SESSIONS, WINDOWS, Log, Sessions, prune
-from service.recompute.sources import KafkaRecords, Part, Reach, Records
+from service.recompute.sources import KafkaRecords, Part, Reach
 from service.rejects import former
 from service.rejects.fence import Fence
 from service.settings import Settings, View

@@ -27,9 +27,10 @@ from service.publication import closed_sink
 from service.publication.closed_sink import ClosedSink, Values
 from service.publication.policy import WritePolicy
 from service.recompute import decisions
+from service.recompute.archive import Records
 from service.recompute.decisions import Decisions
 from service.recompute.engine import Recomputation, Span
-from service.recompute.sources import Part, Records
+from service.recompute.sources import Part
 from service.rejects.fence import Fence
 from service.settings import Settings, View
 from service.spark import session

@@ -23,7 +23,7 @@ from service.errors import CheckpointError
 from service.outlets import recomputed
 from service.outlets.outbox import Outbox, Views
 from service.rejects.fence import RANDOM_BITS
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 
 FOLDER = "backfill"
 WINDOWS, SESSIONS = "windows", "sessions"
@@ -56,7 +56,7 @@ class Log:
     Methods raise CheckpointError, or SetupError for a full disk.
     """
 
-    files: Files | Local
+    files: Folder
     key: str
     run: int
     reached_ms: dict[str, int]
@@ -66,7 +66,7 @@ class Log:
     sessions: Sessions = field(default_factory=dict)
 
     @classmethod
-    def load(cls, files: Files | Local, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
+    def load(cls, files: Folder, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
         """Return the log of an earlier run, with its entries where the service finds them; or a new one, of this run.
 
         Run 0 writes nothing, and begins at the beginning.
@@ -126,7 +126,7 @@ class Log:
         self.ready = ()
 
 
-def prune(files: Files | Local, now_ms: int, own: str = "") -> None:
+def prune(files: Folder, now_ms: int, own: str = "") -> None:
     """Remove what backfills have left that were cut off more than KEPT_MS ago, except that with the key `own`.
 
     The outlets get the entries that are ready.

@@ -51,7 +51,7 @@ from service.publication.covered import Covered
 from service.publication.policy import WritePolicy
 from service.recompute import correct, decisions, engine, sources
 from service.redis import client as redis_client
-from service.redis.keys import shards
+from service.redis.keys import shards, text_of
 from service.redis.link import Reply
 from service.settings import Settings
 from service.spark.files import Files
@@ -143,7 +143,7 @@ def read(sink: Sink) -> list[Stored]:
 
 def _stored(reply: Reply) -> Stored:
     epoch, batch, watermark, offsets, reference, republish_mark, rebuild_mark, meta_text, ends, final, *_ = map(
-        _text, reply
+        text_of, reply
     )
     progress = None
     if epoch and batch and watermark and offsets:
@@ -268,7 +268,7 @@ class Republisher(SideJob):
         for number in losses:
             final_ms = stored[number].final_ms
             reply = sink.run_in(number, "mark", mark=mark(LOST, max(final_ms, 0)))
-            self._begun[number] = _text(reply[0])
+            self._begun[number] = text_of(reply[0])
             if final_ms < committed.watermark_ms:
                 of_shard = replace(sink, only=frozenset({number}))
                 removed += of_shard.scan("forget", "window", watermark=str(committed.watermark_ms))
@@ -314,7 +314,7 @@ class Republisher(SideJob):
         """Return the marks in Redis by shard. With `otherwise`, set it in every shard that has none."""
         sink = Sink(self._settings, MicroBatch(self._epoch, 0, 0, {}, {}))
         if otherwise:
-            return {number: _text(reply[0]) for number, reply in sink.run("mark", mark=otherwise).items()}
+            return {number: text_of(reply[0]) for number, reply in sink.run("mark", mark=otherwise).items()}
         return {number: shard.republish_mark for number, shard in enumerate(read(sink)) if shard.republish_mark}
 
     def end_rebuild(self) -> None:
@@ -396,7 +396,3 @@ def summary(outcome: Outcome, unrecoverable: tuple[int, int]) -> str:
         text += f"; {outcome.refused_old} values were not: Redis has newer ones, or closed ones that cover their time"
     lacking = f"; {unrecoverable[0]} windows and {unrecoverable[1]} sessions were not: Kafka has deleted some of their records"
     return text + (lacking if any(unrecoverable) else "")
-
-
-def _text(value: bytes | int) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

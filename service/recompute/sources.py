@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol
 
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
@@ -230,19 +229,6 @@ class Part:
     lacking: tuple[str, ...] = ()
 
 
-class Records(Protocol):
-    """Where the records of the past are. `run` has the admission, `decided` the decisions that admission does not repeat."""
-
-    def parts(self, span: Span, rate: int, *, oldest_first: bool) -> Iterator[Span]:
-        """Cut a span into parts of some seconds of work, at `rate` records in a second."""
-
-    def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
-        """Return the admitted readings of values that begin in a span."""
-
-    def ends_ms(self) -> int | None:
-        """Return the event time before which values begin that lack no later record; None if all do."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reach:
     """Values that begin in a span have readings that reached the broker at most `before_ms` before the span and `after_ms` behind
@@ -289,7 +275,10 @@ class KafkaRecords:
         return halves(span, self.reach.after_ms, rate, lambda part: self._source(part).size, oldest_first=oldest_first)
 
     def read(self, run: Recomputation, span: Span, decided: Decisions) -> Part:
-        """Return the admitted readings of values that begin in a span. Raises SourceError, CheckpointError."""
+        """Return the admitted readings of values that begin in a span. Raises SourceError, CheckpointError.
+
+        `run` has the admission, `decided` the decisions that admission does not repeat.
+        """
         return admitted(run, self._source(span), decided)
 
     def ends_ms(self) -> int | None:

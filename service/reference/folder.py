@@ -7,10 +7,9 @@ Spark hands it to every executor (`SparkContext.addFile`); there it has the copy
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TypeAlias
 
 from pyspark import SparkFiles
 from pyspark.sql import SparkSession
@@ -22,50 +21,24 @@ REFERENCE = "reference"
 _SNAPSHOT = ".arrow"
 
 
-class SnapshotFolder(Protocol):
-    """Names have no /. Methods raise OSError."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content."""
-        ...
-
-    def replace(self, name: str, content: Any) -> None:
-        """Write a file atomically, also if the machine stops."""
-        ...
-
-    def keep(self, names: Iterable[str]) -> None:
-        """Remove the snapshots, files that end in .arrow, that are not in `names`."""
-        ...
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file of this machine with the content of the snapshot."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFolder:
+class SharedFolder(Local):
     """A folder of this machine. It must be the same for the driver and every executor."""
 
-    root: Path
-
-    def __str__(self) -> str:
-        return str(self.root)
-
-    def read(self, name: str) -> bytes:
-        return (self.root / name).read_bytes()
-
-    def replace(self, name: str, content: Any) -> None:
-        Local(self.root).replace(name, content, is_synced=True)
+    def replace(self, name: str, content: bytes, *, is_synced: bool = True) -> None:
+        """Write a file atomically, also if the machine stops."""
+        super().replace(name, content, is_synced=is_synced)
 
     def keep(self, names: Iterable[str]) -> None:
-        for old in {path.name for path in self.root.glob(f"*{_SNAPSHOT}")} - {*names}:
-            (self.root / old).unlink(missing_ok=True)
+        """Remove the snapshots, files that end in .arrow, that are not in `names`. Raises OSError."""
+        for old in {name for name in self.names("") if name.endswith(_SNAPSHOT)} - {*names}:
+            self.remove(old)
 
     def path(self, name: str) -> Path:
+        """Return the path of a file of this machine with the content of the snapshot. Raises OSError."""
         return self.root / name
 
 
-class RemoteFolder:
+class RemoteFolder(Files):
     """A folder on HDFS, S3 or another file system of Hadoop, with copies in a folder of this application.
 
     Spark cannot take a file back that it hands out, nor replace it, and new executors fetch all files. So each copy has a name of
@@ -73,27 +46,21 @@ class RemoteFolder:
     """
 
     def __init__(self, spark: SparkSession, root: str) -> None:
+        super().__init__(spark, root)
         self._context = spark.sparkContext
-        self._files = Files(spark, root)
         self._copies: dict[str, Path] = {}
 
-    def __str__(self) -> str:
-        return str(self._files)
-
-    def read(self, name: str) -> bytes:
-        return self._files.read(name)
-
-    def replace(self, name: str, content: Any) -> None:
+    def replace(self, name: str, content: bytes) -> None:
         data = bytes(content)
-        self._files.replace(name, data)
+        super().replace(name, data)
         if name.endswith(_SNAPSHOT) and name not in self._copies:
             self._hand_out(name, data)
 
     def keep(self, names: Iterable[str]) -> None:
         kept = {*names}
-        for old in self._files.names(""):
+        for old in self.names(""):
             if old.endswith(_SNAPSHOT) and old not in kept:
-                self._files.remove(old)
+                self.remove(old)
         for old in self._copies.keys() - kept:
             copy = self._copies.pop(old)
             empty = copy.with_suffix(".empty")
@@ -104,7 +71,7 @@ class RemoteFolder:
 
     def path(self, name: str) -> Path:
         copy = self._copies.get(name)
-        return copy if copy is not None and copy.exists() else self._hand_out(name, self._files.read(name))
+        return copy if copy is not None and copy.exists() else self._hand_out(name, self.read(name))
 
     @cached_property
     def _folder(self) -> Path:
@@ -118,7 +85,10 @@ class RemoteFolder:
         return copy
 
 
-def snapshot_folder(spark: SparkSession, checkpoint: str) -> SharedFolder | RemoteFolder:
+SnapshotFolder: TypeAlias = SharedFolder | RemoteFolder
+
+
+def snapshot_folder(spark: SparkSession, checkpoint: str) -> SnapshotFolder:
     """Return the folder `reference` of a checkpoint."""
     folder = local(checkpoint)
     return SharedFolder(folder / REFERENCE) if folder is not None else RemoteFolder(spark, f"{checkpoint}/{REFERENCE}")

@@ -18,7 +18,7 @@ from service.kafka.offsets import edges
 from service.micro_batch import Offsets
 from service.rejects.reject_log import Reject
 from service.settings import Kafka
-from service.spark.files import Files, Local
+from service.spark.files import Folder
 from service.spark.internals import offset_log
 
 BEGUN = Document[Offsets]("rejects/begun.json", Offsets)
@@ -45,13 +45,13 @@ NONE = Former()
 """No reject is of an earlier checkpoint."""
 
 
-def note(files: Files | Local, kafka: Kafka) -> None:
+def note(files: Folder, kafka: Kafka) -> None:
     """Write where the rejects topics end, if the checkpoint has no batch. Raises SourceError, CheckpointError, SetupError."""
     if offset_log.last(files) is None and BEGUN.read(files) is None:
         BEGUN.write(files, _ends(kafka))
 
 
-def read(files: Files | Local) -> Former:
+def read(files: Folder) -> Former:
     """Return what a checkpoint has noted. Raises CheckpointError."""
     ends = BEGUN.read(files)
     return Former(ends, offset_log.first(files)) if ends else NONE

@@ -2,10 +2,10 @@
 
 import re
 import zoneinfo
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
@@ -14,8 +14,10 @@ from service.settings import condition, field_path, source, time_pattern
 from service.settings.condition import Condition
 from service.settings.expression import Expression
 from service.settings.formats import TRAITS, Traits
-from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name
+from service.settings.section import LARGEST, Client, Name, NotNegative, Positive, Section, check_name, rule
 from service.settings.topics_pattern import Topics, TopicsPattern, with_topics
+
+T = TypeVar("T")
 
 RESERVED_MEASURES = frozenset(
     {"device", "bucket", "event_ms", "broker_ms", "reject", "status", "last_seen", "session", "reference"}
@@ -27,6 +29,37 @@ EVENT_TIME = "event_time"
 """The name of the event time in `admission.distinct`."""
 
 
+def _read_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a check of a text, which raises what `parse` does."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None:
+            parse(value)
+        return value
+
+    return AfterValidator(check)
+
+
+def _names(reserved: Collection[str], kind: str) -> AfterValidator:
+    """Return a check of the names of measures or columns."""
+
+    def check(value: Mapping[str, T]) -> Mapping[str, T]:
+        for name in value:
+            check_name(name)
+            if name in reserved:
+                msg = (
+                    f"{name!r} is a name of Tidemark's own; call the {kind} something else, its field may keep the name"
+                )
+                raise ValueError(msg)
+        return value
+
+    return AfterValidator(check)
+
+
+_SCALE = rule(bool, "must not be 0: every value would be the offset")
+_TIME_PART = AfterValidator(partial(source.normal, kinds=("field",), of="a part of the event time"))
+
+
 class Measure(Section):
     """A number of the record, in the unit of the views: the field times `scale`, plus `offset`, in doubles; or an expression.
 
@@ -35,7 +68,7 @@ class Measure(Section):
 
     path: str = Field(examples=["temperature"])
     """The field's path in the record, or another source: "$key.PATH", "$header.NAME"."""
-    expression: str | None = Field(default=None, examples=["u * i"])
+    expression: Annotated[str | None, _read_by(Expression.parse)] = Field(default=None, examples=["u * i"])
     """SQL over fields of the record, computed in doubles, in place of a path. Default: none."""
     values: Mapping[str, Annotated[float, Field(ge=-LARGEST, le=LARGEST)]] | None = Field(
         default=None, min_length=1, max_length=1_000, examples=[{"ON": 1, "OFF": 0}]
@@ -43,7 +76,7 @@ class Measure(Section):
     """The number of each text that the field may have: { path = "state", values = { ON = 1, OFF = 0 } }. true, false and
     numbers count as their texts. A record with another text is rejected. Default: none.
     """
-    scale: float = Field(default=1.0, allow_inf_nan=False)
+    scale: Annotated[float, _SCALE] = Field(default=1.0, allow_inf_nan=False)
     """The field's value is multiplied by it."""
     offset: float = Field(default=0.0, allow_inf_nan=False)
     """It is added to the product. Ranges are of the result."""
@@ -52,7 +85,7 @@ class Measure(Section):
     """With JSON: the field is a decimal of Kafka Connect, base64 of a whole number, with so many digits behind the point.
     Debezium writes it with decimal.handling.mode = precise. A number of JSON is taken as it is. Default: none.
     """
-    where: str | None = Field(default=None, examples=["metric = 'temperature'"])
+    where: Annotated[str | None, _read_by(condition.parse)] = Field(default=None, examples=["metric = 'temperature'"])
     """The path is this measure only in records whose other field has this text: "metric = 'temperature'", "metric in
     ('t', 'temp')", several with AND. Where all measures have a condition, a record of which none holds is counted as
     filtered. Default: none.
@@ -62,13 +95,6 @@ class Measure(Section):
     def conditions(self) -> tuple[Condition, ...]:
         """What `where` asks of other fields."""
         return () if self.where is None else condition.parse(self.where)
-
-    @field_validator("where")
-    @classmethod
-    def _is_a_condition(cls, value: str | None) -> str | None:
-        if value is not None:
-            condition.parse(value)
-        return value
 
     @model_validator(mode="before")
     @classmethod
@@ -86,13 +112,6 @@ class Measure(Section):
             raise ValueError(msg)
         return {"path": "", **value}
 
-    @field_validator("expression")
-    @classmethod
-    def _reads_fields(cls, value: str | None) -> str | None:
-        if value is not None:
-            Expression.parse(value)
-        return value
-
     @property
     def parsed(self) -> Expression:
         """The expression of a measure that has one."""
@@ -102,14 +121,6 @@ class Measure(Section):
     def paths(self) -> tuple[str, ...]:
         """The paths of the fields that are read."""
         return (self.path,) if self.expression is None else self.parsed.fields
-
-    @field_validator("scale")
-    @classmethod
-    def _keeps_the_value(cls, value: float) -> float:
-        if value == 0:
-            msg = "must not be 0: every value would be the offset"
-            raise ValueError(msg)
-        return value
 
 
 class Column(Section):
@@ -159,15 +170,6 @@ def _device_sources(value: object) -> object:
         raise ValueError(msg)
     parts = tuple(source.normal(each, source.DEVICE, "a part of a device id") for each in value)
     return parts if len(parts) > 1 else parts[0]
-
-
-def _time_part(value: str) -> str:
-    return source.normal(value, ("field",), "a part of the event time")
-
-
-def _time_pattern(value: str) -> str:
-    time_pattern.parse(value)
-    return value
 
 
 def _zone(value: str) -> str:
@@ -284,7 +286,7 @@ class Input(Section):
     """Path of the field with the event time; or "$timestamp", the record's time in Kafka, which needs no unit;
     "$key.PATH" or "$header.NAME".
     """
-    event_time_part: Annotated[str, AfterValidator(_time_part)] | None = Field(default=None, examples=["ts.nanos"])
+    event_time_part: Annotated[str, _TIME_PART] | None = Field(default=None, examples=["ts.nanos"])
     """Path of a second field of the event time: with "s" the nanoseconds beside the seconds, 0 where they are missing; with
     "iso" the time of day beside the date. Default: none.
     """
@@ -292,7 +294,7 @@ class Input(Section):
     """"s", "ms", "us", "ns" since the epoch, "iso" text, or "logical" for an Avro timestamp. An Avro timestamp is
     recognised anyway, but for one of nanoseconds, which needs "ns".
     """
-    event_time_pattern: Annotated[str, AfterValidator(_time_pattern)] | None = Field(
+    event_time_pattern: Annotated[str | None, _read_by(time_pattern.parse)] = Field(
         default=None, examples=["dd.MM.yyyy HH:mm:ss"]
     )
     """The form of texts that are not of ISO 8601, with Java's letters: yyyy yy, MM M MMM, dd d, HH H, hh h a, mm m, ss s, S
@@ -303,7 +305,9 @@ class Input(Section):
     """The zone of texts without a zone, and of Avro's local timestamps. A local time that clocks leave out is moved forward
     by as much; of one that comes twice the first is taken.
     """
-    measures: Mapping[str, Measure] = Field(default_factory=dict, examples=[{"temperature": "temperature"}])
+    measures: Annotated[Mapping[str, Measure], _names(RESERVED_MEASURES, "measure")] = Field(
+        default_factory=dict, examples=[{"temperature": "temperature"}]
+    )
     """Measure name = the field's path in the record: "temperature"; with a unit of its own: { path = "temperature_f",
     scale = 0.5555555555555556, offset = -17.77777777777778 }; computed from several fields: "u * i" or { expression =
     "u * i" }. A name is lower-case letters, digits and _. Default: none; then every view has measures = [].
@@ -314,7 +318,9 @@ class Input(Section):
     """Records that have one value, and a name that says what it is: { name = "metric", value = "value", only =
     ["temperature", "humidity"] }. Each name of `only` is a measure, as if [input.measures] had it. Default: none.
     """
-    columns: Mapping[str, Column] = Field(default_factory=dict, examples=[{"line": "env.line"}])
+    columns: Annotated[Mapping[str, Column], _names(RESERVED_COLUMNS, "column")] = Field(
+        default_factory=dict, examples=[{"line": "env.line"}]
+    )
     """Column name = the field's path in the record: text, a whole number, true or false; or { path = "env.line",
     max_values = 10000 }. Views group by columns. Default: none.
     """
@@ -419,18 +425,6 @@ class Input(Section):
             except ValueError as error:
                 msg = f"{number} = {version!r} is no UUID, such as 'b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63'"
                 raise ValueError(msg) from error
-        return value
-
-    @field_validator("columns")
-    @classmethod
-    def _are_columns(cls, value: Mapping[str, Column]) -> Mapping[str, Column]:
-        for name in value:
-            check_name(name)
-            if name in RESERVED_COLUMNS:
-                msg = (
-                    f"{name!r} is a name of Tidemark's own; call the column something else, its field may keep the name"
-                )
-                raise ValueError(msg)
         return value
 
     @property
@@ -618,16 +612,6 @@ class Input(Section):
             for many in range(1, len(names))
             if (outer := field_path.spelled(names[:many])) in fields
         ]
-
-    @field_validator("measures")
-    @classmethod
-    def _are_names(cls, value: Mapping[str, Measure]) -> Mapping[str, Measure]:
-        for name in value:
-            check_name(name)
-            if name in RESERVED_MEASURES:
-                msg = f"{name!r} is a name of Tidemark's own; call the measure something else, its field may keep the name"
-                raise ValueError(msg)
-        return value
 
 
 class NamedInput(Input):

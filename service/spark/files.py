@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JJavaError
@@ -59,22 +59,6 @@ class File:
     size: int
 
 
-class Folder(Protocol):
-    """The methods of both kinds of folder."""
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names of files directly in a sub-folder; [] if it does not exist."""
-
-    def walk(self) -> Iterator[File]:
-        """Yield the files below the folder, in no order, without hidden ones; none if it does not exist."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content. Raises FileNotFoundError or another OSError."""
-
-    def problem(self, name: str) -> str:
-        """Read a file to its end; the reason why it is damaged, as far as the file system detects it, or ""."""
-
-
 class Local:
     """A folder of this machine, without a JVM: before the JVM starts, or after it has failed."""
 
@@ -85,18 +69,21 @@ class Local:
         return str(self.root)
 
     def names(self, folder: str) -> list[str]:
+        """Return the names of files directly in a sub-folder; [] if it does not exist."""
         try:
             return [name for name in os.listdir(self.root / folder) if not name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def walk(self) -> Iterator[File]:
+        """Yield the files below the folder, in no order, without hidden ones; none if it does not exist."""
         for path in self.root.rglob("*"):
             with suppress(FileNotFoundError):  # a running query cleans up
                 if not path.name.startswith(".") and path.is_file():
                     yield File(path.relative_to(self.root).as_posix(), path.stat().st_size)
 
     def read(self, name: str) -> bytes:
+        """Return a file's content. Raises FileNotFoundError or another OSError."""
         return (self.root / name).read_bytes()
 
     def replace(self, name: str, content: bytes, *, is_synced: bool = False) -> None:
@@ -129,6 +116,7 @@ class Local:
         os.replace(self.root / name, self.root / to)
 
     def problem(self, name: str) -> str:
+        """Read a file to its end; the reason why it is damaged, as far as the file system detects it, or ""."""
         path = self.root / name
         sums = path.with_name(f".{path.name}.crc")
         try:
@@ -290,6 +278,9 @@ class Files:
         return self._jvm.org.apache.hadoop.fs.Path(self._path, name) if name else self._path
 
 
+Folder: TypeAlias = Files | Local
+
+
 def manager(root: str) -> str:
     """Return the class by which Spark commits files below `root`, "" for that of deploy/spark-defaults.conf.
 
@@ -324,7 +315,7 @@ def local(root: str) -> Path | None:
     return Path(f"/{path[2:].partition('/')[2]}" if path.startswith("//") else path)
 
 
-def opened(session: "SparkSession", root: str) -> Files | Local:
+def opened(session: "SparkSession", root: str) -> Folder:
     """Return the folder `root`: without the JVM if it is of this machine, else by the session's file systems. Raises as Files."""
     path = local(root)
     return Local(path) if path is not None else Files(session, root)

@@ -15,7 +15,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,19 +61,13 @@ def _link(spark: Path, jars: list[Path], folder: Path) -> None:
             (made / "jars" / jar.name).symlink_to(jar)
         for each in (made, made / "jars"):
             each.chmod(0o755)  # links hold no secret, and another user of a checkout may run it
-        with suppress(FileExistsError):  # another process was quicker
-            _rename(made, folder)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was quicker
+                raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _rename(made: Path, folder: Path) -> None:
-    try:
-        made.rename(folder)
-    except OSError:
-        if folder.exists():
-            raise FileExistsError(folder) from None
-        raise
 
 
 if __name__ == "__main__":

@@ -202,11 +202,11 @@ def test_a_reshape_is_undone_until_a_batch_is_committed_and_refused_where_it_can
 def test_a_state_that_comes_back_with_a_difference_is_not_used(
     world: Reshaped, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = reshape._Reshaping._write
+    write = reshape.Reshaping._write
 
     def without_a_bucket(self: Any, states: Any, target: Any) -> None:
         write(self, dict(list(states.items())[1:]), target)
 
-    monkeypatch.setattr(reshape._Reshaping, "_write", without_a_bucket)
+    monkeypatch.setattr(reshape.Reshaping, "_write", without_a_bucket)
     assert "which are not the 50 devices" in refused(world, capsys, CheckpointError.status, "--buckets", "4")
     assert world.shape() == (2, 2, {0, 1})

@@ -120,21 +120,19 @@ def test_a_minute_has_one_line_with_its_sums(settings: Settings, caplog: Any, mo
     log = ActivityLog(settings)
     log.batch(report(0, 600, late=3))
     log.batch(report(1, 600, late=4, no_time=1))
-    log.lags({"readings": {0: 4, 1: 1}})
     messages(caplog)
     now.now_s += EVERY_S - 1
-    log.look()
+    log.look(5)
     assert messages(caplog) == []
     now.now_s += 1
-    log.look()
-    log.look()
+    log.look(5)
+    log.look(5)
     assert messages(caplog) == [
         f"In 60 s: 1200 rows (20/s) in 2 batches, p99 from Kafka to Redis {LATENCY_BOUNDS_MS[4] / 1000:g} s, lag 5 records, "
         "8 rejects (late 7, no_time 1), watermark 2026-09-21T14:14:00.000Z"
     ]
     now.now_s += EVERY_S
-    log.lag_fails()
-    log.look()
+    log.look(None)
     [line] = messages(caplog)
     assert line.startswith("In 60 s: 0 rows (0.0/s) in 0 batches, p99 from Kafka to Redis -, lag unknown, 0 rejects, ")
 
@@ -149,7 +147,7 @@ def test_a_query_that_starts_again_leaves_the_time_of_the_sums_as_it_was(
     log.query_starts(7, Position(1, {}, is_repeated=True), settings.views)
     time.now_s += 10
     messages(caplog)
-    log.look()
+    log.look(None)
     [line] = messages(caplog)
     assert line.startswith("In 60 s: 600 rows (10/s) in 1 batches")
 

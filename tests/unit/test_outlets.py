@@ -57,8 +57,8 @@ def test_a_replayed_batch_is_the_same_and_one_of_a_checkpoint_that_begins_again_
 
 def test_a_position_is_read_as_it_was_written_and_damage_is_named() -> None:
     position = Position.of(micro_batch(3, 80)).by(5)
-    assert Position.parse(position.to_json()) == position
-    for text in ("", "[]", "{}", '{"epoch": 1}'):
+    assert outlet.parse(position.to_json(), "here") == position
+    for text in ("", "[]", "{}", '{"epoch": 1}', '{"epoch": 1, "batch": "next"}'):
         with pytest.raises(OutletError, match="here: the position of the outlet cannot be read"):
             outlet.parse(text, "here")
 

@@ -49,7 +49,7 @@ def test_state_figures_outlets_and_the_last_batches_are_on_one_screen_of_100_col
     service.status.failed(SinkError(LONG))
     outlet = {"pending_batches": 1, "pending_bytes": 3_000, "age_s": 21_600, "error": LONG, "refused_rows": 1}
     whole = {**outlet, "pending_batches": 0, "error": "", "refused_rows": 0}
-    service.status.outlets(lambda: {"history": outlet, "topic": whole})
+    service.status.outlets = lambda: {"history": outlet, "topic": whole}
     shown = service.shown()
     assert shown[0] == "plant7: running, epoch 3"
     assert "417 records, asked 0 s ago" in row(shown, "lag")

@@ -1,39 +1,34 @@
 """CSV with a header row: each row below it is a reading, its fields by the names of the header.
 
 A text that is a number of JSON is a number, an empty one is null, any other a text. The device id and columns are texts. The
-separator is the one of , ; tab and | that the header has most of. A record that begins with a brace is one reading: a replay
-sends a rejected row as such a record.
+separator is the one of , ; tab and | that the header has most of.
 """
 
 import csv
 import io
 import json
 import re
+from collections.abc import Iterator
 
-from service.admission import arrays
-from service.admission.arrays import UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.plain_json import Json
+from service.admission.arrays import UNDECODABLE, UnreadableArrayError
+from service.admission.formats.plain_json import Several
 from service.settings import Input, field_path
 
 _SEPARATORS = ",;\t|"
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
-class Csv(Json):
+class Csv(Several):
     """A row with more fields than the header is `undecodable` alone; one with fewer lacks the last ones."""
 
-    def cut(self, value: bytes, form: Input, _broker_ms: int | None = None) -> Cut:
-        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        if packed.lstrip().startswith(b"{"):
-            return Cut(packed)
+    def readings(self, packed: bytes, form: Input, _broker_ms: int | None) -> Iterator[bytes]:
         try:
             text = packed.decode("utf-8-sig")
             separator = max(_SEPARATORS, key=text.partition("\n")[0].count)
             reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
             rows = (row for row in reader if row)
             names, texts = _header(next(rows, [])), texts_of(form)
-            made = (_object(names, row, texts) for row in rows)
-            return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
+            yield from (_object(names, row, texts) for row in rows)
         except (UnicodeDecodeError, csv.Error) as error:
             raise UnreadableArrayError(UNDECODABLE, f"is no CSV: {error}") from error
 

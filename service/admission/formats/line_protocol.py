@@ -5,8 +5,7 @@
      "timestamp": 1790000000000.000000, "time": 1790000000000000000}
 
 The JSON is how the settings see the line. `timestamp` is in ms, of the line's nanoseconds; `time` is the line's number as it is,
-for writers with another precision. A line without a time has that of its record in Kafka. A record that begins with a brace is
-one reading: a replay sends a rejected line as such a record.
+for writers with another precision. A line without a time has that of its record in Kafka.
 """
 
 import json
@@ -15,10 +14,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import cast
 
-from service.admission import arrays
-from service.admission.arrays import MAX_READINGS, UNDECODABLE, Cut, UnreadableArrayError
+from service.admission.arrays import MAX_READINGS, UNDECODABLE, UnreadableArrayError
 from service.admission.formats.csv_rows import NUMBER
-from service.admission.formats.plain_json import Json
+from service.admission.formats.plain_json import Several
 from service.settings import Input
 
 _KEY = r"(?:\\[^\n]|[^\\,= \n])++"
@@ -44,19 +42,15 @@ _TRUTH = {
 _BLANKS = re.compile(r"(?:\s|#[^\n]*(?:\n|\Z))*+")
 
 
-class LineProtocol(Json):
+class LineProtocol(Several):
     """A line that is none is `undecodable` alone. Comments and blank lines are skipped."""
 
-    def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> Cut:
-        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        if packed.lstrip().startswith(b"{"):
-            return Cut(packed)
+    def readings(self, packed: bytes, _form: Input, broker_ms: int | None) -> Iterator[bytes]:
         try:
             text = packed.decode()
         except UnicodeDecodeError as error:
             raise UnreadableArrayError(UNDECODABLE, f"is not UTF-8, at byte {error.start}") from error
-        made = (_reading(each, broker_ms) for each in _lines(text))
-        return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
+        yield from (_reading(each, broker_ms) for each in _lines(text))
 
     def looks_alike(self, value: bytes) -> bool:
         try:

@@ -27,7 +27,9 @@ class Protobuf(Format):
         if form.others == "reject" or form.record_type is None or not framing.heads:
             return framing.framing(plan)
         body = framing.body(plan)
-        return framing.framing(plan, {n: _is_other(body, each, form) for n, each in plan.schemas.schemas.items()})
+        schemas = {n: protobuf.files_of(each) for n, each in plan.schemas.schemas.items()}
+        others = {n: framings.begins(body, protobuf.other_messages(files, form)) for n, files in schemas.items()}
+        return framing.framing(plan, others)
 
     def text(self, plan: Plan, is_mine: Column | None) -> Column | None:
         value = F.when(F.length("value") <= plan.max_bytes, framings.of(plan.form).value(plan))
@@ -82,11 +84,6 @@ class Protobuf(Format):
 
     def describes(self, schema: Mapping[str, Any], path: Sequence[str], form: Input) -> bool:
         return protobuf.has_path(protobuf.files_of(schema), path, form.record_type)
-
-
-def _is_other(body: Column, schema: Mapping[str, Any], form: Input) -> Column:
-    """Whether a body names another message of its schema than the one that is read."""
-    return framings.begins(body, protobuf.other_messages(protobuf.files_of(schema), form))
 
 
 def _message(value: bytes, form: Input, schemas: Schemas) -> Any:

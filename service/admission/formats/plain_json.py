@@ -1,6 +1,7 @@
 """JSON: one object a record, or several: an array (service/admission/arrays.py), or readings within it (nested.py)."""
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -117,6 +118,24 @@ class Json(JsonText):
 
     def encode(self, _value: bytes, record: Mapping[str, Any], _form: Input, _schemas: Schemas) -> bytes:
         return json.dumps(record, separators=(",", ":")).encode()
+
+
+class Several(Json):
+    """A format whose records hold several readings, in another form than JSON.
+
+    A record that begins with a brace is one reading: a replay sends a rejected reading as such a record.
+    """
+
+    def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> arrays.Cut:
+        limit = int(form.max_array_bytes)
+        packed = arrays.unpacked(value, limit, form.place)
+        if packed.lstrip().startswith(b"{"):
+            return arrays.Cut(packed)
+        return arrays.Cut(packed, arrays.collected(self.readings(packed, form, broker_ms), limit, form.place))
+
+    @abstractmethod
+    def readings(self, packed: bytes, form: Input, broker_ms: int | None) -> Iterator[bytes]:
+        """Yield the readings of a record as JSON. Raises UnreadableArrayError. `broker_ms` is as for `cut`."""
 
 
 def json_fields(value: bytes) -> Dissected:

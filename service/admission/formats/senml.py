@@ -4,17 +4,15 @@
     {"name": "urn:dev:ow:10e2:soil", "device": "urn:dev:ow:10e2", "measure": "soil", "time": 1790000005, ...}
 
 The second line is how the settings see the second measurement. `time` is in seconds: below 2^28 it is relative to the time of the
-record in Kafka. `device` is the base name without the sign at its end, or the name where there is no base name. A record that is
-an object is one reading: a replay sends a rejected measurement as such a record.
+record in Kafka. `device` is the base name without the sign at its end, or the name where there is no base name.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from service.admission import arrays
-from service.admission.arrays import MAX_READINGS, OVERSIZED, UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.plain_json import Json
+from service.admission.arrays import MAX_READINGS, OVERSIZED, UNDECODABLE, UnreadableArrayError
+from service.admission.formats.plain_json import Several
 from service.settings import Input
 
 _RELATIVE = 1 << 28
@@ -27,16 +25,11 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-class Senml(Json):
+class Senml(Several):
     """Each measurement is a reading. One that SenML does not allow makes its record `undecodable`: the others depend on it."""
 
-    def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> Cut:
-        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        if packed.lstrip().startswith(b"{"):
-            return Cut(packed)
-        return Cut(
-            packed, arrays.collected(resolved(self.pack(packed), broker_ms), int(form.max_array_bytes), form.place)
-        )
+    def readings(self, packed: bytes, _form: Input, broker_ms: int | None) -> Iterator[bytes]:
+        return resolved(self.pack(packed), broker_ms)
 
     def pack(self, value: bytes) -> Iterable[Any]:
         """Return the measurements of a record. Raises UnreadableArrayError."""

@@ -11,23 +11,8 @@ import cbor2
 from service.admission.arrays import UNDECODABLE, UnreadableArrayError
 from service.admission.formats.senml import Senml
 
-_LABELS = {
-    -1: "bver",
-    -2: "bn",
-    -3: "bt",
-    -4: "bu",
-    -5: "bv",
-    -6: "bs",
-    0: "n",
-    1: "u",
-    2: "v",
-    3: "vs",
-    4: "vb",
-    5: "s",
-    6: "t",
-    7: "ut",
-    8: "vd",
-}
+_LABELS = dict(enumerate("bs bv bu bt bn bver n u v vs vb s t ut vd".split(), -6))  # noqa: SIM905
+"""By the numbers of RFC 8428, table 6: those of base fields are negative."""
 _DEEPEST = 8
 """Levels of a measurement. It has one, and what it may be extended by a few."""
 _LARGEST = 1 << 20

@@ -3,8 +3,7 @@
     {"name": "Temp", "alias": 5, "timestamp": 1790000000000, "value": 21.5, "historical": false, "seq": 7}
 
 That is how the settings see a metric. `timestamp` is in ms: the metric's, else the payload's. A metric that is null has no value.
-A DATA message may leave out the names and send the aliases of the BIRTH message before it: a condition on `alias` reads these. A
-record that begins with a brace is one reading: a replay sends a rejected metric as such a record.
+A DATA message may leave out the names and send the aliases of the BIRTH message before it: a condition on `alias` reads these.
 """
 
 import json
@@ -15,9 +14,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from service.admission import arrays
-from service.admission.arrays import UNDECODABLE, Cut, UnreadableArrayError
-from service.admission.formats.plain_json import Json
+from service.admission.arrays import UNDECODABLE, UnreadableArrayError
+from service.admission.formats.plain_json import Several
 from service.settings import Input
 
 _KINDS = descriptor_pb2.FieldDescriptorProto
@@ -40,17 +38,12 @@ _SIGNED = {1: 8, 2: 16, 3: 32, 4: 64}
 """Bits of the data types Int8 to Int64, which are sent as unsigned numbers."""
 
 
-class SparkplugB(Json):
+class SparkplugB(Several):
     """Each metric is a reading. Data sets, templates, files and properties are not read: such a metric has no value."""
 
-    def cut(self, value: bytes, form: Input, broker_ms: int | None = None) -> Cut:
-        packed = arrays.unpacked(value, int(form.max_array_bytes), form.place)
-        if packed.lstrip().startswith(b"{"):
-            return Cut(packed)
-        payload_class, _ = _classes()
-        payload = _parsed(payload_class, packed)
-        made = (_reading(each, payload, broker_ms) for each in _metrics(payload))
-        return Cut(packed, arrays.collected(made, int(form.max_array_bytes), form.place))
+    def readings(self, packed: bytes, _form: Input, broker_ms: int | None) -> Iterator[bytes]:
+        payload = _parsed(_classes()[0], packed)
+        return (_reading(each, payload, broker_ms) for each in _metrics(payload))
 
     def looks_alike(self, value: bytes) -> bool:
         try:

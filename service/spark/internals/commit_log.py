@@ -5,7 +5,7 @@ The version 2 of the file has the ids (`spark.sql.streaming.stateStore.checkpoin
 
 from collections.abc import Mapping, Sequence
 
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 from service.spark.internals import log_files
 
 FOLDER = "commits"
@@ -28,6 +28,6 @@ def attempts(folder: Folder, batch: int) -> Mapping[str, str]:
     return {f"state/{name}/{number}": ids[0] for name, stores in operators.items() for number, ids in enumerate(stores)}
 
 
-def set_attempts(files: Files | Local, batch: int, ids: Sequence[str]) -> None:
+def set_attempts(files: Folder, batch: int, ids: Sequence[str]) -> None:
     """Set the ids of the attempts whose state a batch has committed, by partition of the one operator."""
     log_files.edit(files, f"{FOLDER}/{batch}", lambda entry: entry.update({_IDS: {"0": [[each] for each in ids]}}))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from service.spark.files import Files, Folder, Local
+from service.spark.files import Folder
 
 MISSING = "is missing"
 NOT_WHOLE = "is not what Spark writes: it is cut short or overwritten"
@@ -43,7 +43,7 @@ def content(folder: Folder, name: str) -> dict[str, Any]:
     return document
 
 
-def edit(files: Files | Local, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+def edit(files: Folder, name: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the object in the line after the version, and nothing else. Raises OSError, ValueError."""
     version, line, *others = files.read(name).split(b"\n")
     document = json.loads(line)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from service.errors import CheckpointError
 from service.micro_batch import Offsets, format_offsets, parse_offsets
-from service.spark.files import RESTORE, Files, Folder, Local
+from service.spark.files import RESTORE, Files, Folder
 from service.spark.internals import commit_log, log_files
 
 FOLDER = "offsets"
@@ -83,7 +83,7 @@ def plan(folder: Folder, batch: int) -> tuple[Offsets, int]:
         raise CheckpointError(what, remedy=_OTHERS) from error
 
 
-def replace(files: Files | Local, batch: int, offsets: Offsets) -> None:
+def replace(files: Folder, batch: int, offsets: Offsets) -> None:
     """Replace only the offsets of each source, at the end of a batch or, with batch -1, at the begin of the first one."""
     lines = files.read(name(batch)).decode().split("\n")
     head = 2 if batch >= 0 else 1
