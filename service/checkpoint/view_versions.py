@@ -207,7 +207,7 @@ def require_rules(versions: Versions, settings: Settings, newest_ms: int) -> Non
         if view.calendar is None or not view.zone_rules or wanted is None or wanted.identity != view.identity:
             continue
         first, last = newest_ms - view.retain_ms - 2 * view.longest_ms, newest_ms + view.longest_ms
-        for month in calendar.other_months(view.calendar.rules, view.zone_rules):
+        for month in view.calendar.other_months(view.zone_rules):
             begin = np.datetime64(month, "M")
             if first <= _ms(begin + 1) and _ms(begin) <= last:
                 rules = f"tzdata {calendar.VERSION} has other rules for {view.calendar.zones} in {begin}"
