@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import hypothesis
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def chain(by=("device",), names=ALL):
 
 def rules_of(of):
     found = [
-        Rollup(view.name, source.name, columns_of(view.statistics), view.window_ms)
+        Rollup(view.name, source.name, ("t",), columns_of(view.statistics), view.window_ms)
         for source, view in itertools.pairwise(of)
     ]
     return replace(RULES, rollups=rollups.levels(found), update_every={view.name: 0 for view in of})
@@ -141,6 +142,20 @@ def test_a_roll_up_keeps_the_columns_of_its_statistics_only():
     lacking = {name for name, value in row.items() if value is None}
     assert row["view"] == "two"
     assert lacking == set(columns_of(ALL)) - set(columns_of(of[1].statistics))
+
+
+def test_a_roll_up_has_its_own_measures_of_those_of_its_source():
+    settings = parse(document(views=[HOUR, {**MINUTE, "measures": ["temperature", "humidity"]}]))
+    [part] = folded([("a", 0, 1.0)], [View(name="minute", by=("device",), window=60_000)])
+    parts = [_of_measure(part, name) for name in ("temperature", "humidity")]
+    step = windows.advance(windows.empty(), parts, BASE_MS + 60_000, levels=sessions.rules(settings).rollups)
+    assert [(row["view"], row["measure"]) for row in step.open.to_pylist()] == [("hour", "temperature")]
+    assert step.closed.num_rows == 2
+
+
+def _of_measure(part, name):
+    at = part.column_names.index("measure")
+    return part.set_column(at, part.schema.field(at), pa.array([name] * part.num_rows).dictionary_encode())
 
 
 def test_without_roll_ups_a_step_does_nothing_for_them(monkeypatch):
@@ -282,5 +297,5 @@ def test_keys_of_a_roll_up_stay_in_the_bucket_of_the_view_that_is_folded():
 
 def test_roll_ups_of_roll_ups_come_behind_them_in_any_order_of_the_settings():
     of = {"day": "hour", "hour": "minute", "week": "day", "other": "minute"}
-    found = rollups.levels([Rollup(view, source, (), 1) for view, source in of.items()])
+    found = rollups.levels([Rollup(view, source, (), (), 1) for view, source in of.items()])
     assert [sorted(each.view for each in level) for level in found] == [["hour", "other"], ["day"], ["week"]]
