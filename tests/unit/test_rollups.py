@@ -4,8 +4,10 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
+import jsonschema_rs
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from service.aggregation import sessions
 from service.checkpoint import view_versions
 from service.checkpoint.view_versions import Filled
 from service.commands import reshape
+from service.publication.meta import meta, require_views
 from service.settings import View, parse
 from service.spark.files import Local
 from state import codec, rollups, waiting, windows
@@ -166,6 +169,7 @@ def test_without_roll_ups_a_step_does_nothing_for_them(monkeypatch):
     assert windows.for_silence(step.open, {}).num_rows == 0
 
 
+CONTRACT = json.loads((Path(__file__).parents[2] / "schemas" / "redis.json").read_text())
 MINUTE = {"name": "minute", "window": "1 m", "measures": ["temperature"]}
 HOUR = {"name": "hour", "window": "1 h", "measures": ["temperature"], "from": "minute"}
 
@@ -267,6 +271,20 @@ def test_another_from_is_another_version_and_a_new_source_gives_one_to_both():
     assert reading(done(both, "hour@2", "minute@2")) == [("hour@2", "minute@2", False), ("minute@2", None, False)]
     assert reading(done(both, "hour@2")) == [("hour@2", "minute@2", False), *names[2:]]
     assert reading(changed(both, HOUR, MINUTE)) == [("hour", "minute", False), ("minute", None, False)]
+
+
+def test_meta_has_the_view_that_each_version_reads():
+    before, hour = parse(document(views=[HOUR, MINUTE])), {**HOUR, "where": "temperature > 0"}
+    wanted = parse(document(views=[hour, {**MINUTE, "where": "temperature > 0"}]))
+    text = json.loads(meta(view_versions.applied(wanted, view_versions.changed(begun(HOUR, MINUTE), wanted, NEW_MS))))
+    assert {view["name"]: view.get("from") for view in text["views"]} == {
+        "hour": "minute",
+        "hour@2": "minute@2",
+        "minute": None,
+        "minute@2": None,
+    }
+    assert not list(jsonschema_rs.Draft202012Validator(CONTRACT["json"]["meta"]).iter_errors(text))
+    require_views(parse(document(views=[{**HOUR, "from": None}, MINUTE])), meta(before))  # closed windows are the same
 
 
 def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_longer():
