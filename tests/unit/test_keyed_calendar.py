@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from service.aggregation import windows
 from service.publication.covered import _grid
 from service.settings import View
 from state import calendar, keyed_calendar, zone_clocks
@@ -122,6 +123,21 @@ def test_another_tzdata_differs_in_the_months_in_which_a_zone_that_both_have_has
     assert "2026-11" in of_two, "by name: the same clocks of other zones"
     del (others := dict(files))["Asia/Tokyo"]
     assert len(differing(others)) == 139 * 12 + 5, "windows of a zone that is gone would be of UTC"
+
+
+@pytest.mark.parametrize("by", [("device", "zone"), ("zone",)])
+def test_a_zone_of_any_name_is_a_key_or_none_and_other_stays(by: tuple[str, ...]) -> None:
+    odd = [None, "", " ", "../etc/passwd", "posix/Europe/Rome", "right/UTC", "Mars|%", "x" * 300, "Europe", "(none)"]
+    broken = pa.array([b"\xffEurope/Rome"]).cast(pa.string(), safe=False)
+    zones = pa.concat_arrays([broken, pa.array([*odd, "(other)", "Etc/GMT+5", "America/Argentina/Ushuaia"])])
+    view = View(name="day", by=by, window="1 d", time_zone={"column": "zone"})
+    units = windows.Units(np.zeros(len(zones), np.int64), {"zone": zones})
+    groups = windows.groups(view, pa.array(["a"]), None, units)
+    keys = groups.keys.take(pa.array(groups.of)).to_pylist()
+    assert {key.split("|")[-1] for key in keys[:-3]} == {"(none)"}
+    assert [key.split("|")[-1] for key in keys[-3:]] == ["(other)", "Etc/GMT+5", "America/Argentina/Ushuaia"]
+    start = view.starts(np.full(len(keys), MARCH_MS), pa.array(keys))
+    assert start.tolist() == [*[MARCH_MS] * (len(keys) - 2), MARCH_MS - 19 * HOUR_MS, MARCH_MS - 21 * HOUR_MS]
 
 
 def test_a_final_window_covers_those_that_begin_and_end_with_it_only() -> None:
