@@ -113,10 +113,11 @@ def begun(settings: Settings, meta: str = "") -> Versions:
 
 
 def known(settings: Settings, meta: str) -> Settings:
-    """Return the settings without the views that the text of a prefix's `meta` lacks; all of them if it lacks every one."""
+    """Return the settings with the views that the text of a prefix's `meta` has, or with all of them if it has none of these. All
+    are of readings: a version that writes roll-ups writes versions, too."""
     titles = {title for title, _, _ in _stored(meta)}
-    views = tuple(view for view in settings.views if view.name in titles)
-    return settings.model_copy(update={"views": views}) if views else settings
+    views = tuple(view for view in settings.views if view.name in titles) or settings.views
+    return settings.model_copy(update={"views": tuple(view.model_copy(update={"source": None}) for view in views)})
 
 
 def _stored(meta: str) -> list[tuple[str, str, bool]]:

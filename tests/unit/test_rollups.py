@@ -298,6 +298,17 @@ def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_long
     assert reading(less) == [("hour@2", "minute", False), ("minute", None, False)]
 
 
+@pytest.mark.parametrize("there", [[HOUR, MINUTE], [HOUR]])
+def test_a_checkpoint_that_had_no_versions_had_no_roll_ups(there):
+    """Its open windows of the hour are of readings, in buckets of their own: a roll-up would have other rows of the same keys."""
+    wanted = parse(document(views=[HOUR, MINUTE]))
+    text = meta(parse(document(views=[{**view, "from": None} for view in there])))
+    first = view_versions.begun(view_versions.known(wanted, text), text)
+    assert reading(first) == [(view["name"], None, False) for view in there]
+    after = reading(view_versions.changed(first, wanted, NEW_MS))
+    assert after[:2] == [("hour", None, False), ("hour@2", "minute", True)]
+
+
 def test_versions_with_roll_ups_are_read_as_they_are_written(tmp_path):
     log, first = view_versions.Log(Local(tmp_path)), begun(HOUR, MINUTE)
     log.write(0, first)
