@@ -313,19 +313,23 @@ class Plain:
         for view in views:
             if view.source is None:
                 continue
-            found: dict[Place, list[tuple[int, float, str]]] = {}
+            found: dict[Place, list[_Window]] = {}
             for (name, measure, key, at), each in self._windows.items():
                 if name != view.source.name or measure not in view.measures or (name, measure, key, at) in self._spent:
                     continue
                 start = at // view.step_ms * view.step_ms
                 if (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms:
-                    found.setdefault((view.name, measure, key, start), []).extend(each.readings)
+                    found.setdefault((view.name, measure, key, start), []).append(each)
+            needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
             for place in found:
-                needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
                 self._windows.setdefault(place, _Window(place[3] + view.window_ms, needs, view.statistics))
             for place, window in self._windows.items():
                 if place[0] == view.name and window.closed_by != "watermark":
-                    self._take_closed(place, window, found.get(place, []), line_ms, closed_by)
+                    parts = found.get(place, [])
+                    if parts:
+                        window.names = view.statistics
+                        window.kept = window.kept.intersection(needs, *(each.kept for each in parts))
+                    self._take_closed(place, window, [r for each in parts for r in each.readings], line_ms, closed_by)
 
     def _take_closed(
         self, place: Place, window: _Window, found: list[tuple[int, float, str]], line_ms: int, closed_by: str
