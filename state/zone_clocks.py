@@ -96,7 +96,9 @@ def _transitions(file: bytes) -> tuple[Ints, Ints, bytes]:
     second = _HEADER.size + 5 * times + 6 * types + letters + 8 * leaps + is_standard + is_utc
     *_, times, types, _ = _HEADER.unpack_from(file, second)
     begin = second + _HEADER.size
-    at_s = np.frombuffer(file, ">i8", times, begin)
+    at_s = np.maximum(
+        np.frombuffer(file, ">i8", times, begin), -1 << 40
+    )  # zic may write -2^59, which as ms is no int64
     numbers = np.frombuffer(file, "u1", times, begin + 8 * times)
     offsets_s = np.frombuffer(file, _TYPE, types, begin + 9 * times)["offset"].astype(np.int64)
     return at_s.astype(np.int64) * 1000, np.append(offsets_s[:1], offsets_s[numbers]) * 1000, file.split(b"\n")[-2]

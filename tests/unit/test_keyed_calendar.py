@@ -100,6 +100,11 @@ def test_clocks_are_read_from_files_as_zones_show_them(window_ms: int) -> None:
     clocks, files = Clocks(clock_ms, times), calendar.zone_files()
     for name in (*CLOCKS, "Pacific/Apia", "America/Havana", "Antarctica/Vostok", "UTC"):
         assert (clocks.offsets_ms(files[name]) == calendar._offsets_ms(calendar.zone(name), times)).all(), name
+    first = files["Asia/Kolkata"].rindex((-3_645_237_208).to_bytes(8, signed=True))  # 1854
+    of_zic = files["Asia/Kolkata"][:first] + (-(1 << 59)).to_bytes(8, signed=True) + files["Asia/Kolkata"][first + 8 :]
+    assert (clocks.offsets_ms(of_zic) == clocks.offsets_ms(files["Asia/Kolkata"])).all(), (
+        "a first time as zic -b fat has it"
+    )
 
 
 def test_another_tzdata_differs_in_the_months_in_which_a_zone_that_both_have_has_another_clock(
