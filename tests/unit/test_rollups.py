@@ -17,10 +17,12 @@ from service.aggregation import sessions
 from service.checkpoint import view_versions
 from service.checkpoint.view_versions import Filled
 from service.commands import reshape
+from service.daemon.idle_closer import IdleCloser
+from service.pipeline.term import Term
 from service.publication.meta import meta, require_views
 from service.settings import View, parse
 from service.spark.files import Local
-from state import codec, rollups, waiting, windows
+from state import codec, reader, rollups, waiting, windows
 from state.bucket import advance
 from state.layout import empty_state
 from state.rollups import Rollup
@@ -296,6 +298,18 @@ def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_long
         both, {**HOUR, "statistics": ["sum", "rate", "mean"], "per": "h"}, {**MINUTE, "statistics": [*DEFAULT, "rate"]}
     )
     assert reading(less) == [("hour@2", "minute", False), ("minute", None, False)]
+
+
+@pytest.mark.parametrize(("outlets", "kept"), [(None, ["hour"]), (object(), ["hour", "minute"])])
+def test_silence_keeps_the_windows_that_somebody_lacks_in_memory(monkeypatch, outlets, kept):
+    settings = parse(document(views=[HOUR, MINUTE]))
+    [part] = folded([("a", 0, 1.0)], [View(name="minute", by=("device",), window=60_000)])
+    state = replace(empty_state(RULES), windows=_of_measure(part, "temperature"))
+    closer = IdleCloser(Term(None, settings, epoch=1, outlets=outlets))
+    monkeypatch.setattr(reader, "states", lambda *_: iter([(0, state), (1, empty_state(RULES))]))
+    tables = closer._tables(3)
+    assert tables.due(BASE_MS) == []
+    assert [sorted(each["view"].to_pylist()) for each in closer._windows] == [kept, []]
 
 
 @pytest.mark.parametrize("there", [[HOUR, MINUTE], [HOUR]])
