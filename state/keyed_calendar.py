@@ -10,7 +10,7 @@ The zones that will occur are not known before. So what holds for all windows of
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state import calendar
+from state import calendar, zone_clocks
 from state.calendar import Calendar
 from state.columns import Bools, Ints
 from state.rules import DAY_MS
@@ -109,8 +109,13 @@ class KeyedCalendar:
 
     @property
     def rules(self) -> str:
-        """A text that says where windows begin in all zones of tzdata, as `Calendar.rules`."""
+        """A text that says where windows begin in all zones of tzdata, and which zones these are."""
         return _rules(self.like)
+
+    def other_months(self, rules: str) -> list[int]:
+        """Return the months since January 1970 in which windows of a zone began otherwise by the tzdata that gave these `rules`.
+        A zone that it did not have has no windows."""
+        return _other_months(self.like, rules)
 
     def _each(self, of: Callable[..., Any], keys: Any, *times: Ints, dtype: Any) -> Any:
         def of_zone(name: str, *own: Ints) -> Any:
@@ -161,8 +166,9 @@ def _names() -> pa.Array:
 
 @cache
 def _rules(like: Calendar) -> str:
-    """Return a checksum of the clocks of all zones, month by month: 2 s for days."""
-    digests: Iterable[int] | None = None
-    for name in calendar.different_zones():
-        digests = calendar.digests(*calendar.offsets_ms(replace(like, time_zone=name)), digests)
-    return calendar.digests_text(list(digests or ()))
+    return zone_clocks.rules(*calendar.clock(like))
+
+
+@cache
+def _other_months(like: Calendar, rules: str) -> list[int]:
+    return zone_clocks.other_months(*calendar.clock(like), rules)

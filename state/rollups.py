@@ -23,10 +23,12 @@ Level = Sequence["Rollup"]
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """The windows of `view`, of `window_ms` or of a calendar, are put together of those of `source`. They keep `columns`."""
+    """The windows of `view`, of `window_ms` or of a calendar, are put together of those of `source` with these `measures`, and
+    keep `columns`."""
 
     view: str
     source: str
+    measures: Collection[str]
     columns: Collection[str]
     window_ms: int
     calendar: "Calendar | None" = None
@@ -52,13 +54,15 @@ def levels(rollups: Sequence[Rollup]) -> tuple[tuple[Rollup, ...], ...]:
 
 def parts(windows: pa.Table, level: Level, until_ms: int) -> list[pa.Table]:
     """Return the parts that the windows that end by a time are of the windows of roll-ups: a table for each roll-up."""
-    views = array(windows.column("view"))
-    names, codes = views.dictionary.to_pylist(), codes_of(views)
+    views, measures = (array(windows.column(name)) for name in ("view", "measure"))
+    names, codes, measured = views.dictionary.to_pylist(), codes_of(views), measures.dictionary.to_pylist()
     is_due = (ints(windows, "end") <= until_ms) & (ints(windows, "count") > 0)
     found = []
     for each in level:
-        rows = np.flatnonzero(is_due & (codes == names.index(each.source))) if each.source in names else np.zeros(0)
-        if len(rows):
+        if each.source not in names:
+            continue
+        is_part = np.array([name in each.measures for name in measured], np.bool_)[codes_of(measures)]
+        if len(rows := np.flatnonzero(is_due & is_part & (codes == names.index(each.source)))):
             found.append(_renamed(windows.take(pa.array(rows)), each))
     return found
 

@@ -107,7 +107,7 @@ def rolled_up(minutes: int = 60, devices: int = 1_000, each: int = 60) -> dict[s
     alone, with a view of an hour of readings, and with one that is `from` the minutes."""
     minute = View(name="minute", by=("device",), window=60_000)
     hour = View(name="hour", by=("device",), window=3_600_000)
-    above = Rollup("hour", "minute", columns_of(hour.statistics), hour.window_ms)
+    above = Rollup("hour", "minute", (_MEASURE,), columns_of(hour.statistics), hour.window_ms)
     cases: dict[str, tuple[list[View], tuple[tuple[Rollup, ...], ...]]] = {
         "minute": ([minute], ()),
         "plain": ([minute, hour], ()),

@@ -107,6 +107,8 @@ class _Window:
     sent: tuple[object, ...] = ()
     base: list[tuple[int, float, str]] = field(default_factory=list)
     """Of a roll-up, the readings of the source's windows that the watermark has closed."""
+    base_kept: set[str] = field(default_factory=set)
+    """What these keep."""
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -313,30 +315,41 @@ class Plain:
         for view in views:
             if view.source is None:
                 continue
-            found: dict[Place, list[tuple[int, float, str]]] = {}
+            found: dict[Place, list[_Window]] = {}
             for (name, measure, key, at), each in self._windows.items():
                 if name != view.source.name or measure not in view.measures or (name, measure, key, at) in self._spent:
                     continue
                 start = at // view.step_ms * view.step_ms
                 if (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms:
-                    found.setdefault((view.name, measure, key, start), []).extend(each.readings)
+                    found.setdefault((view.name, measure, key, start), []).append(each)
             for place in found:
                 needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
                 self._windows.setdefault(place, _Window(place[3] + view.window_ms, needs, view.statistics))
             for place, window in self._windows.items():
                 if place[0] == view.name and window.closed_by != "watermark":
-                    self._take_closed(place, window, found.get(place, []), line_ms, closed_by)
+                    self._take_closed(place, window, found.get(place, []), line_ms, closed_by, view.statistics)
 
     def _take_closed(
-        self, place: Place, window: _Window, found: list[tuple[int, float, str]], line_ms: int, closed_by: str
+        self,
+        place: Place,
+        window: _Window,
+        parts: Sequence[_Window],
+        line_ms: int,
+        closed_by: str,
+        names: tuple[str, ...],
     ) -> None:
-        readings = window.base + found
+        readings = window.base + [reading for each in parts for reading in each.readings]
+        kept = window.base_kept
+        if parts:
+            needs = set[str]().union(*(NEEDS[name] for name in names))
+            kept = (kept if window.base else needs).intersection(needs, *(each.kept for each in parts))
         if closed_by == "watermark":
-            window.base = readings
+            window.base, window.base_kept = readings, kept
             if window.closed_by == "idle" and window.end > line_ms:
                 return
         if len(readings) != len(window.readings) and (closed_by == "watermark" or window.end <= line_ms):
             window.readings, window.mark = readings, self._mark(place)
+            window.names, window.kept = names, kept
             window.revision += window.closed_by in {"idle", "settled"}
             window.closed_by = ""
 

@@ -40,7 +40,8 @@ def _rollups(settings: Settings) -> tuple[tuple[Rollup, ...], ...]:
     for view in settings.views:
         if view.reads is not None:
             calendar = view.calendar if isinstance(view.calendar, Calendar) else None  # none has zones by key
-            found.append(Rollup(view.name, view.reads, columns_of(view.statistics), view.window_ms, calendar))
+            measures, columns = settings.view_measures(view), columns_of(view.statistics)
+            found.append(Rollup(view.name, view.reads, measures, columns, view.window_ms, calendar))
     return levels(found)
 
 

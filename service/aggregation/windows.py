@@ -110,7 +110,8 @@ def _groups(view: View, known: Mapping[str, pa.Array], attributes: pa.Table | No
     columns = [known[name] if name in known or attributes is None else attributes[name] for name in view.by]
     if view.zone_column is not None:
         place = view.by.index(view.zone_column)
-        columns[place] = with_zone(columns[place], NONE)
+        zones = columns[place]
+        columns[place] = pc.if_else(pc.is_in(zones, pa.array([OTHER])), zones, with_zone(zones, NONE))
     if len(columns) == 1:
         text = pc.fill_null(columns[0], NONE)
     else:

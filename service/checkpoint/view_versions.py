@@ -113,10 +113,11 @@ def begun(settings: Settings, meta: str = "") -> Versions:
 
 
 def known(settings: Settings, meta: str) -> Settings:
-    """Return the settings without the views that the text of a prefix's `meta` lacks; all of them if it lacks every one."""
+    """Return the settings with the views that the text of a prefix's `meta` has, or with all of them if it has none of these. All
+    are of readings: a version that writes roll-ups writes versions, too."""
     titles = {title for title, _, _ in _stored(meta)}
-    views = tuple(view for view in settings.views if view.name in titles)
-    return settings.model_copy(update={"views": views}) if views else settings
+    views = tuple(view for view in settings.views if view.name in titles) or settings.views
+    return settings.model_copy(update={"views": tuple(view.model_copy(update={"source": None}) for view in views)})
 
 
 def _stored(meta: str) -> list[tuple[str, str, bool]]:
@@ -207,7 +208,7 @@ def require_rules(versions: Versions, settings: Settings, newest_ms: int) -> Non
         if view.calendar is None or not view.zone_rules or wanted is None or wanted.identity != view.identity:
             continue
         first, last = newest_ms - view.retain_ms - 2 * view.longest_ms, newest_ms + view.longest_ms
-        for month in calendar.other_months(view.calendar.rules, view.zone_rules):
+        for month in view.calendar.other_months(view.zone_rules):
             begin = np.datetime64(month, "M")
             if first <= _ms(begin + 1) and _ms(begin) <= last:
                 rules = f"tzdata {calendar.VERSION} has other rules for {view.calendar.zones} in {begin}"

@@ -184,15 +184,21 @@ class IdleCloser(SideJob):
         """The state after the batch, without what the idle closer has closed since."""
         opened = self._open
         if opened is None or not self._has_newest_state(opened[0]):
-            checkpoint = self._settings.service.checkpoint
-            states = [state for _, state in reader.states(self._term.spark, checkpoint, batch)]
-            opened = batch, _tables(states, self._settings)
-            self._open = opened
-            rules = sessions.rules(self._settings)
-            has_use = bool(rules.fills or rules.rollups) or self._term.outlets is not None
-            shown = (windows.for_silence(state.windows, rules.fills, rules.rollups) for state in states if has_use)
-            self._windows = [table.sort_by("end") for table in shown]
+            checkpoint, rules = self._settings.service.checkpoint, sessions.rules(self._settings)
+            kept, ending = list[BucketState](), list[pa.Table]()
+            for _, state in reader.states(self._term.spark, checkpoint, batch):
+                kept.append(replace(state, windows=windows.empty()))
+                if self._term.outlets is not None or rules.fills or rules.rollups:
+                    ending.append(self._to_close(windows.for_silence(state.windows, rules.fills, rules.rollups)))
+            opened = batch, Tables(kept, rules)
+            self._open, self._windows = opened, ending
         return opened[1]
+
+    def _to_close(self, table: pa.Table) -> pa.Table:
+        """Return the windows that silence is to close, sorted by `end`; without outlets only those that Redis lacks."""
+        if self._term.outlets is None:
+            table = windows.compact(table.filter(pa.array(_are_unwritten(table, self._rollups))))
+        return table.sort_by("end")
 
     def _has_newest_state(self, batch: int) -> bool:
         """Whether no published batch after this one has changed windows or sessions."""

@@ -37,6 +37,7 @@ def meta(settings: Settings) -> str:
                     **_units(view),
                     **_update_every(view.update_every_ms),
                     **({"final_after_ms": view.final_after_ms} if view.name in settings.leads else {}),
+                    **({"from": view.reads} if view.reads is not None else {}),
                     **_shape(view),
                     **_version(view, settings.view_measures(view)),
                 }

@@ -200,3 +200,31 @@ def _kept(world: World) -> snapshots.Snapshot:
 def test_a_view_by_a_field_of_the_record_asks_the_reference_for_no_such_column(world: World) -> None:
     assert [view.by for view in world.settings().views] == [("site", "line")]
     assert sites(world.refresher()) == {"a": "leeds", "b": "cork"}
+
+
+def test_devices_without_a_time_zone_are_counted_while_a_view_needs_theirs(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.hold(a="Europe/Rome", b="Mars/Olympus", c="", d="europe/rome", e="../zones")
+    running = world.refresher(expectations=None)
+    running.begin()
+    assert world.value("reference_without_zone") == 0, "no view needs a zone"
+    days = {"window": "1 d", "time_zone": {"column": "site"}}
+    views = [settings.View(name=name, by=("device", "site"), **days) for name in ("day", "night")]
+    of_records = settings.View(name="line", by=("device", "line"), **{**days, "time_zone": {"column": "line"}})
+    running.serve([*views, of_records])
+    assert world.value("reference_without_zone") == 4, "each once"
+    assert "4 devices of the reference have no time zone in site" in caplog.text
+    assert "such as b, which has 'Mars/Olympus'" in caplog.text
+    zones = dict.fromkeys("abcde", "Asia/Tokyo")
+    world.hold(**zones)
+
+    def is_mended() -> bool:
+        running.swap()
+        return world.value("reference_without_zone") == 0
+
+    until(is_mended)
+    world.hold(**{**zones, "c": "Asia/Tokio"})
+    until(lambda: running.swap() or world.value("reference_without_zone") == 1)
+    running.serve([of_records])
+    assert world.value("reference_without_zone") == 0, "the view is gone"

@@ -1,17 +1,17 @@
 """Windows in the zone of each key, against the calendars of single zones and against the clocks of all zones."""
 
-from datetime import UTC, datetime
-
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from service.aggregation import windows
 from service.publication.covered import _grid
 from service.settings import View
-from state import calendar, keyed_calendar
+from state import calendar, keyed_calendar, zone_clocks
 from state.calendar import Calendar
 from state.keyed_calendar import EAST_MS, REGULAR_MS, SET_BACK_MS, WEST_MS, KeyedCalendar
 from state.rules import DAY_MS, MONTH_MS
+from state.zone_clocks import Clocks
 from tidemark_client.calendars import Calendars
 
 HOUR_MS = 3_600_000
@@ -69,18 +69,80 @@ def test_every_name_of_tzdata_is_a_zone_and_nothing_else_is() -> None:
 def test_no_zone_of_tzdata_is_beyond_what_holds_for_all_of_them(hours: int) -> None:
     """Their distance from UTC, how far they are set back, and since 1980 the interval of which all starts are multiples."""
     made = keyed(DAY_MS, hours * HOUR_MS)
-    clock_ms, _ = calendar.offsets_ms(made.like)
-    later = [datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None, fold=1) for ms in clock_ms.tolist()]
-    for name in calendar.different_zones():
-        own = Calendar.of(DAY_MS, name, hours * HOUR_MS)
-        _, offsets_ms = calendar.offsets_ms(own)
+    clock_ms, begins = calendar.clock(made.like)
+    clocks = Clocks(clock_ms, begins)
+    for name, file in {file: (name, file) for name, file in calendar.zone_files().items()}.values():
+        offsets_ms, rules = clocks.offsets_ms(file), calendar.zone(name)
         assert -WEST_MS <= offsets_ms.min() <= offsets_ms.max() <= EAST_MS, name
         assert (np.maximum.accumulate(offsets_ms) - offsets_ms).max() <= SET_BACK_MS, name
         starts = (clock_ms - offsets_ms)[clock_ms > REGULAR_MS + DAY_MS]
-        of_later = calendar._offsets_ms(calendar.zone(name), later)
-        if (of_later > offsets_ms).any():  # clocks skip the beginning: then the window begins when they are set
-            starts = np.array(own.between(REGULAR_MS, 4_000_000_000_000))
+        sets_forward = np.flatnonzero(np.diff(offsets_ms) > 0).tolist()
+        if any(calendar._offset_ms(rules, begins[n].replace(fold=1)) > offsets_ms[n] for n in sets_forward):
+            # Clocks skip the beginning: then the window begins when they are set.
+            starts = np.array(Calendar.of(DAY_MS, name, hours * HOUR_MS).between(REGULAR_MS, 4_000_000_000_000))
         assert not (starts % made.step_ms).any(), name
+
+
+CLOCKS = (
+    *ZONES[:4],
+    "Africa/Casablanca",
+    "Africa/Monrovia",
+    "America/Santiago",
+    "Asia/Tokyo",
+    "Etc/GMT+5",
+    "Europe/Dublin",
+)
+
+
+@pytest.mark.parametrize("window_ms", [DAY_MS, MONTH_MS])
+def test_clocks_are_read_from_files_as_zones_show_them(window_ms: int) -> None:
+    clock_ms, times = calendar.clock(keyed(window_ms).like)
+    clocks, files = Clocks(clock_ms, times), calendar.zone_files()
+    for name in (*CLOCKS, "Pacific/Apia", "America/Havana", "Antarctica/Vostok", "UTC"):
+        assert (clocks.offsets_ms(files[name]) == calendar._offsets_ms(calendar.zone(name), times)).all(), name
+    first = files["Asia/Kolkata"].rindex((-3_645_237_208).to_bytes(8, signed=True))  # 1854
+    of_zic = files["Asia/Kolkata"][:first] + (-(1 << 59)).to_bytes(8, signed=True) + files["Asia/Kolkata"][first + 8 :]
+    assert (clocks.offsets_ms(of_zic) == clocks.offsets_ms(files["Asia/Kolkata"])).all(), (
+        "a first time as zic -b fat has it"
+    )
+
+
+def test_another_tzdata_differs_in_the_months_in_which_a_zone_that_both_have_has_another_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every, times = calendar.zone_files(), calendar.clock(keyed().like)
+    files = {name: every[name] for name in (*CLOCKS, "Asia/Colombo", "Africa/Abidjan", "UTC")}
+    monkeypatch.setattr(calendar, "zone_files", lambda: files)
+    before = zone_clocks.rules(*times)
+
+    def differing(others: dict[str, bytes]) -> list[str]:
+        monkeypatch.setattr(calendar, "zone_files", lambda: others)
+        return [str(np.datetime64(month, "M")) for month in zone_clocks.other_months(*times, before)]
+
+    assert differing(files) == []
+    assert differing({"America/Coyhaique": every["America/Santiago"], **files}) == [], "a new zone has had no windows"
+    assert differing({**files, "Africa/Abidjan": every["UTC"]}) == [], "another file, and the same clock since 1970"
+    apart = differing({**files, "Asia/Kathmandu": every["Asia/Colombo"]})
+    assert (apart[0], apart[-1], "1985-12" in apart) == ("1986-01", "2109-05", False)
+    of_two = differing({**files, "Europe/Rome": every["Europe/Dublin"], "Europe/Dublin": every["Europe/Rome"]})
+    assert "2026-11" in of_two, "by name: the same clocks of other zones"
+    del (others := dict(files))["Asia/Tokyo"]
+    assert len(differing(others)) == 139 * 12 + 5, "windows of a zone that is gone would be of UTC"
+
+
+@pytest.mark.parametrize("by", [("device", "zone"), ("zone",)])
+def test_a_zone_of_any_name_is_a_key_or_none_and_other_stays(by: tuple[str, ...]) -> None:
+    odd = [None, "", " ", "../etc/passwd", "posix/Europe/Rome", "right/UTC", "Mars|%", "x" * 300, "Europe", "(none)"]
+    broken = pa.array([b"\xffEurope/Rome"]).cast(pa.string(), safe=False)
+    zones = pa.concat_arrays([broken, pa.array([*odd, "(other)", "Etc/GMT+5", "America/Argentina/Ushuaia"])])
+    view = View(name="day", by=by, window="1 d", time_zone={"column": "zone"})
+    units = windows.Units(np.zeros(len(zones), np.int64), {"zone": zones})
+    groups = windows.groups(view, pa.array(["a"]), None, units)
+    keys = groups.keys.take(pa.array(groups.of)).to_pylist()
+    assert {key.split("|")[-1] for key in keys[:-3]} == {"(none)"}
+    assert [key.split("|")[-1] for key in keys[-3:]] == ["(other)", "Etc/GMT+5", "America/Argentina/Ushuaia"]
+    start = view.starts(np.full(len(keys), MARCH_MS), pa.array(keys))
+    assert start.tolist() == [*[MARCH_MS] * (len(keys) - 2), MARCH_MS - 19 * HOUR_MS, MARCH_MS - 21 * HOUR_MS]
 
 
 def test_a_final_window_covers_those_that_begin_and_end_with_it_only() -> None:

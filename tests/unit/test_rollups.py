@@ -4,8 +4,11 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
+import jsonschema_rs
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
@@ -14,9 +17,12 @@ from service.aggregation import sessions
 from service.checkpoint import view_versions
 from service.checkpoint.view_versions import Filled
 from service.commands import reshape
+from service.daemon.idle_closer import IdleCloser
+from service.pipeline.term import Term
+from service.publication.meta import meta, require_views
 from service.settings import View, parse
 from service.spark.files import Local
-from state import codec, rollups, waiting, windows
+from state import codec, reader, rollups, waiting, windows
 from state.bucket import advance
 from state.layout import empty_state
 from state.rollups import Rollup
@@ -39,7 +45,7 @@ def chain(by=("device",), names=ALL):
 
 def rules_of(of):
     found = [
-        Rollup(view.name, source.name, columns_of(view.statistics), view.window_ms)
+        Rollup(view.name, source.name, ("t",), columns_of(view.statistics), view.window_ms)
         for source, view in itertools.pairwise(of)
     ]
     return replace(RULES, rollups=rollups.levels(found), update_every={view.name: 0 for view in of})
@@ -143,6 +149,20 @@ def test_a_roll_up_keeps_the_columns_of_its_statistics_only():
     assert lacking == set(columns_of(ALL)) - set(columns_of(of[1].statistics))
 
 
+def test_a_roll_up_has_its_own_measures_of_those_of_its_source():
+    settings = parse(document(views=[HOUR, {**MINUTE, "measures": ["temperature", "humidity"]}]))
+    [part] = folded([("a", 0, 1.0)], [View(name="minute", by=("device",), window=60_000)])
+    parts = [_of_measure(part, name) for name in ("temperature", "humidity")]
+    step = windows.advance(windows.empty(), parts, BASE_MS + 60_000, levels=sessions.rules(settings).rollups)
+    assert [(row["view"], row["measure"]) for row in step.open.to_pylist()] == [("hour", "temperature")]
+    assert step.closed.num_rows == 2
+
+
+def _of_measure(part, name):
+    at = part.column_names.index("measure")
+    return part.set_column(at, part.schema.field(at), pa.array([name] * part.num_rows).dictionary_encode())
+
+
 def test_without_roll_ups_a_step_does_nothing_for_them(monkeypatch):
     monkeypatch.setattr(rollups, "parts", None)
     of = chain()
@@ -151,6 +171,7 @@ def test_without_roll_ups_a_step_does_nothing_for_them(monkeypatch):
     assert windows.for_silence(step.open, {}).num_rows == 0
 
 
+CONTRACT = json.loads((Path(__file__).parents[2] / "schemas" / "redis.json").read_text())
 MINUTE = {"name": "minute", "window": "1 m", "measures": ["temperature"]}
 HOUR = {"name": "hour", "window": "1 h", "measures": ["temperature"], "from": "minute"}
 
@@ -254,6 +275,20 @@ def test_another_from_is_another_version_and_a_new_source_gives_one_to_both():
     assert reading(changed(both, HOUR, MINUTE)) == [("hour", "minute", False), ("minute", None, False)]
 
 
+def test_meta_has_the_view_that_each_version_reads():
+    before, hour = parse(document(views=[HOUR, MINUTE])), {**HOUR, "where": "temperature > 0"}
+    wanted = parse(document(views=[hour, {**MINUTE, "where": "temperature > 0"}]))
+    text = json.loads(meta(view_versions.applied(wanted, view_versions.changed(begun(HOUR, MINUTE), wanted, NEW_MS))))
+    assert {view["name"]: view.get("from") for view in text["views"]} == {
+        "hour": "minute",
+        "hour@2": "minute@2",
+        "minute": None,
+        "minute@2": None,
+    }
+    assert not list(jsonschema_rs.Draft202012Validator(CONTRACT["json"]["meta"]).iter_errors(text))
+    require_views(parse(document(views=[{**HOUR, "from": None}, MINUTE])), meta(before))  # closed windows are the same
+
+
 def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_longer():
     first = begun(HOUR, MINUTE)
     alone = changed(first, {name: value for name, value in HOUR.items() if name != "from"})
@@ -263,6 +298,29 @@ def test_a_former_roll_up_whose_source_is_gone_or_lacks_a_measure_serves_no_long
         both, {**HOUR, "statistics": ["sum", "rate", "mean"], "per": "h"}, {**MINUTE, "statistics": [*DEFAULT, "rate"]}
     )
     assert reading(less) == [("hour@2", "minute", False), ("minute", None, False)]
+
+
+@pytest.mark.parametrize(("outlets", "kept"), [(None, ["hour"]), (object(), ["hour", "minute"])])
+def test_silence_keeps_the_windows_that_somebody_lacks_in_memory(monkeypatch, outlets, kept):
+    settings = parse(document(views=[HOUR, MINUTE]))
+    [part] = folded([("a", 0, 1.0)], [View(name="minute", by=("device",), window=60_000)])
+    state = replace(empty_state(RULES), windows=_of_measure(part, "temperature"))
+    closer = IdleCloser(Term(None, settings, epoch=1, outlets=outlets))
+    monkeypatch.setattr(reader, "states", lambda *_: iter([(0, state), (1, empty_state(RULES))]))
+    tables = closer._tables(3)
+    assert tables.due(BASE_MS) == []
+    assert [sorted(each["view"].to_pylist()) for each in closer._windows] == [kept, []]
+
+
+@pytest.mark.parametrize("there", [[HOUR, MINUTE], [HOUR]])
+def test_a_checkpoint_that_had_no_versions_had_no_roll_ups(there):
+    """Its open windows of the hour are of readings, in buckets of their own: a roll-up would have other rows of the same keys."""
+    wanted = parse(document(views=[HOUR, MINUTE]))
+    text = meta(parse(document(views=[{**view, "from": None} for view in there])))
+    first = view_versions.begun(view_versions.known(wanted, text), text)
+    assert reading(first) == [(view["name"], None, False) for view in there]
+    after = reading(view_versions.changed(first, wanted, NEW_MS))
+    assert after[:2] == [("hour", None, False), ("hour@2", "minute", True)]
 
 
 def test_versions_with_roll_ups_are_read_as_they_are_written(tmp_path):
@@ -282,5 +340,5 @@ def test_keys_of_a_roll_up_stay_in_the_bucket_of_the_view_that_is_folded():
 
 def test_roll_ups_of_roll_ups_come_behind_them_in_any_order_of_the_settings():
     of = {"day": "hour", "hour": "minute", "week": "day", "other": "minute"}
-    found = rollups.levels([Rollup(view, source, (), 1) for view, source in of.items()])
+    found = rollups.levels([Rollup(view, source, (), (), 1) for view, source in of.items()])
     assert [sorted(each.view for each in level) for level in found] == [["hour", "other"], ["day"], ["week"]]

@@ -186,6 +186,13 @@ def test_a_signal_is_for_a_process_of_this_system_only() -> None:
 @pytest.mark.parametrize(
     "change",
     [
+        {"update_every": "30 s"},
+        {"final_after": "1 s"},
+        {"statistics": ["integral", "p95"], "per": "h"},
+        {"statistics": ["integral", "p95"], "carry_for": "2 m"},
+        {"statistics": ["integral", "p95"], "carry_for": "2 m", "fill": "last"},
+        {"statistics": ["integral", "p95"], "sketches": True},
+        {"statistics": ["increase"], "wraps_at": 65_536},
         {"window": "2 m"},
         {"slide": "30 s"},
         {"by": []},
@@ -197,14 +204,34 @@ def test_a_signal_is_for_a_process_of_this_system_only() -> None:
 )
 def test_a_service_has_the_views_when_all_settings_are_theirs(tmp_path: Path, change: dict[str, Any]) -> None:
     document = tomllib.loads(TEXT) | {"service": {"checkpoint": str(tmp_path / "checkpoint")}}
-    before = parse(document)
-    after = parse({**document, "views": [{**document["views"][0], **change}, document["views"][1]]})
-    Log(Local(tmp_path / "checkpoint")).write(0, begun(before))
-    service = ViewChanges(cast(SparkSession, None), before, Metrics(), lambda _: None)
-    service.open(None, before)
-    answer = service.document()["list"]
-    assert views.are_taken(before, answer)
-    assert not views.are_taken(after, answer)
+    first, *others = document["views"]
+    *names, last = change
+    base = {**first, **{name: change[name] for name in names}}
+    before, after = (parse({**document, "views": [view, *others]}) for view in (base, {**first, **change}))
+    for settings, wanted in ((before, after), (after, before)):
+        assert views.are_taken(settings, _answer(settings, tmp_path / f"{last}-{wanted is after}"))
+        assert not views.are_taken(wanted, _answer(settings, tmp_path / f"{last}-{wanted is after}"))
+
+
+def _answer(settings: Settings, checkpoint: Path) -> list[dict[str, Any]]:
+    settings = settings.model_copy(
+        update={"service": settings.service.model_copy(update={"checkpoint": str(checkpoint)})}
+    )
+    Log(Local(checkpoint)).write(0, begun(settings))
+    service = ViewChanges(cast(SparkSession, None), settings, Metrics(), lambda _: None)
+    service.open(None, settings)
+    answer: list[dict[str, Any]] = service.document()["list"]
+    return answer
+
+
+def test_a_service_has_no_view_that_is_put_together_of_another_one_until_it_has_taken_that(tmp_path: Path) -> None:
+    document = tomllib.loads(TEXT)
+    minute = {"name": "minute", "window": "1 m", "measures": ["temperature"]}
+    plain = {**minute, "name": "hour", "window": "1 h"}
+    before, after = (parse({**document, "views": [minute, each]}) for each in (plain, {**plain, "from": "minute"}))
+    for settings, wanted in ((before, after), (after, before)):
+        answer = _answer(settings, tmp_path / str(wanted is after))
+        assert (views.are_taken(settings, answer), views.are_taken(wanted, answer)) == (True, False)
 
 
 def refused(text: str) -> dict[str, Any]:

@@ -709,6 +709,9 @@ def test_a_view_that_writes_its_open_values_less_often_says_how_old_they_may_be(
     first, *others = document["views"]
     address = f"name={first['name']}&measure={MEASURES[0]}"
     assert "Open values are written" not in get(pages, f"/view?{address}")
+    rolled = {**first, "from": f"{others[0]['name']}@2"}
+    world.redis.set(world.name("meta"), json.dumps({**document, "views": [rolled, *others]}))
+    assert f'closed windows of <a href="/view?name={others[0]["name"]}">' in get(pages, f"/view?{address}")
     slower = {**first, "update_every_ms": 30_000}
     world.redis.set(world.name("meta"), json.dumps({**document, "views": [slower, *others]}))
     assert "Open values are written at least every 30 s." in get(pages, f"/view?{address}")

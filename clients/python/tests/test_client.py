@@ -825,6 +825,14 @@ def test_windows_of_local_days_are_found_on_both_sides_of_a_change_of_clocks(cli
     assert (found.end, found.local_start) == (MARCH_29 + 23 * HOUR, f"local {MARCH_29}")
 
 
+def test_a_view_that_is_put_together_of_another_one_has_its_name(client: Any, server: Server) -> None:
+    lengths = {"slide_ms": HOUR, "retain_ms": HOUR, "by": ["device"], "measures": ["power"]}
+    hour = {"name": "hour@3", "of": "hour", "from": "minute@2", "window_ms": HOUR, **lengths}
+    minute = {"name": "minute@2", "of": "minute", "window_ms": 60_000, **lengths, "slide_ms": 60_000}
+    server.redis.set("tidemark:meta", json.dumps({**META, "views": [hour, minute]}))
+    assert {name: view.source for name, view in client.views().items()} == {"hour": "minute", "minute": None}
+
+
 def test_windows_of_each_key_are_found_in_the_time_zone_of_that_key(client: Any, server: Server) -> None:
     calendars = {"days": 1, "months": 0, "time_zone_column": "zone", "offset_ms": 0, "offset_months": 0}
     lengths = {"window_ms": 31 * HOUR, "slide_ms": HOUR // 4, "retain_ms": 40 * 24 * HOUR, "measures": ["power"]}

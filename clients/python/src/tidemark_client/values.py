@@ -63,6 +63,9 @@ class View:
 
     calendars: Calendars | None = None
     """The days, weeks, months or years in the time zone of each key; `of_key` has the `calendar` of one."""
+    source: str | None = None
+    """The view of whose closed windows its windows are put together, None if they are of readings. An open window lacks the
+    readings of that view's open windows."""
 
     @property
     def stored(self) -> str:
@@ -217,7 +220,8 @@ def _view(document: Mapping[str, Any]) -> View:
     units = document.get("per_ms", 1_000), document.get("wraps_at")
     times = document.get("carry_for_ms"), int(document.get("update_every_ms", 0)), document.get("final_after_ms")
     more = statistics, name, complete_from, calendar, *units, *times
-    return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more, calendars)
+    source = document["from"].partition("@")[0] if "from" in document else None
+    return View(shown, by, measures, window_ms, slide_ms, retain_ms, *more, calendars, source)
 
 
 @dataclass(frozen=True)
