@@ -91,7 +91,7 @@ STATIC := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imp
   $(BIN)/mypy --config-file clients/dashboard/pyproject.toml
 TIMED   = begin=$$(date +%s); trap 'echo "make $@: $$(($$(date +%s) - begin)) s"' EXIT
 
-test: CHOSEN = -m "(not hostile or quick) and not thorough"
+test: CHOSEN = --hypothesis-profile=half -m "(not hostile or quick) and not thorough"
 test test-all: setup $(NODE) $(TEST_CLASSES)
 	@$(TIMED); $(STATIC) && $(PYTEST) $(CHOSEN) --durations=15 $(ARGS)
 

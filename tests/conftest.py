@@ -27,9 +27,10 @@ _FROM_ARCHIVE = f"-XX:SharedArchiveFile={_ARCHIVE} -Xlog:cds=off -Xlog:cds+dynam
 _UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 os.environ.setdefault("JDK_JAVA_OPTIONS", f"{classes.TESTS} {_UNVERIFIED} {_FROM_ARCHIVE}")
 
-# An example has no deadline: how long it takes depends on what else the machine does. `make check` tries fewer examples, also of
-# the properties that ask for a number of them (tests/examples.py).
+# An example has no deadline: how long it takes depends on what else the machine does. `make test` tries half of the examples and
+# `make check` fewer, also of the properties that ask for a number of them (tests/examples.py).
 hypothesis.settings.register_profile("full", deadline=None)
+hypothesis.settings.register_profile("half", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=25)
 hypothesis.settings.load_profile("full")
 

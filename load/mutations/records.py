@@ -23,7 +23,7 @@ MUTATIONS = (
         "a topic that a pattern finds later begins at its end where kafka.starting is latest",
         "the records before it was found are in no value",
         "P1",
-        "tests/integration/test_topics_pattern.py::test_a_new_topic_is_read_from_its_first_record_and_a_deleted_one_ends_nothing_for_good",
+        "tests/integration/test_topics_pattern.py::test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record",
         Edit("service/kafka/starting.py", 'starting = "earliest"  # the', "pass  # the"),
     ),
     Mutation(

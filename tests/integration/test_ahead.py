@@ -82,6 +82,7 @@ def test_one_record_of_the_future_makes_no_other_reading_late(world: World) -> N
     assert world.redis.zcard(world.key("skewed")) == 1
 
 
+@pytest.mark.thorough
 def test_a_replay_has_the_time_of_the_first_attempt(world: World) -> None:
     """The second attempt must not admit what the first one has rejected."""
     world.redis.set(world.key("epoch"), 1)

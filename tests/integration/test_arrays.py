@@ -90,6 +90,7 @@ def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_pla
     world.assert_right()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "world", [{"max_delay": "1 h", "max_ahead": "1 h", "distinct": ["device", "event_time"]}], indirect=True
 )

@@ -81,6 +81,7 @@ def test_a_partition_with_unread_records_holds_the_watermark(parts: Parts) -> No
     world.redis.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.3")
 def test_a_backlog_of_hours_holds_the_watermark_for_as_long_as_it_is_read(parts: Parts) -> None:
     """After an outage one partition has five hours of one device, the other the last ten minutes of many. Both end now."""
@@ -108,7 +109,7 @@ def both(world: World, *records: Record) -> None:
     world.term(*(each for record in records for each in (record, Record(b"{}", record.at))))
 
 
-@pytest.mark.parametrize("pattern", ["*", "progress"])
+@pytest.mark.parametrize("pattern", [pytest.param("*", marks=pytest.mark.thorough), "progress"])
 def test_a_reading_behind_the_watermark_is_in_no_value_that_comes_back(parts: Parts, pattern: str) -> None:
     """The reading would also join a closed session to an open one."""
     world = World(*parts)

@@ -20,6 +20,7 @@ def world(parts: Parts) -> World:
     return World(*parts, views=[*VIEWS, NIGHT])
 
 
+@pytest.mark.thorough
 def test_a_closed_local_day_is_corrected_backfilled_and_published_again_as_the_stream_had_it(world: World) -> None:
     world.term(*minutes(0, 10), reading("d1", 30.5, 99.0, at=500), reading("n", 31, 5.0, at=500))
     world.assert_right()

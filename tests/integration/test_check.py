@@ -116,6 +116,7 @@ def test_a_good_set_up_has_no_failure_and_nothing_is_left_behind(world: World, t
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.thorough
 def test_what_is_wrong_is_named_all_at_once_with_a_remedy(world: World, tmp_path: Path) -> None:
     world.document["kafka"]["topics"] = ["nowhere"]
     world.document["input"] |= {"measures": {"name": "device_id", "depth": "depth.below"}, "event_time_unit": "iso"}
@@ -229,6 +230,7 @@ def test_a_running_service_with_these_settings_is_recognised(world: World) -> No
         world.redis.delete(f"{world.topic}:lease", f"{world.topic}:epoch")
 
 
+@pytest.mark.thorough
 def test_a_kafka_that_does_not_answer_is_named(world: World) -> None:
     world.document |= {"reference": None, "views": [{"name": "all", "window": "1 m"}]}
     world.document["kafka"]["bootstrap"] = "127.0.0.1:1"

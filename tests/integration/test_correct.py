@@ -132,6 +132,7 @@ def test_a_late_reading_does_not_wait_for_the_end_of_the_month(parts: Parts) -> 
     world.redis.close()
 
 
+@pytest.mark.thorough
 def test_windows_without_readings_are_corrected_and_come_back_after_a_loss(parts: Parts) -> None:
     filled = {"statistics": ["mean", "last_value", "integral", "coverage"], "carry_for": "5 m", "fill": "last"}
     world = Correcting(
@@ -275,6 +276,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for
         )
 
 
+@pytest.mark.thorough
 def test_a_span_leaves_out_what_is_not_in_it(world: Correcting) -> None:
     places = world.term(*BASE, *LATE)[-len(LATE) :]
     world.correct(since_ms=BASE_MS + 500_000, until_ms=BASE_MS + 800_000)
@@ -419,6 +421,7 @@ def test_a_new_checkpoint_keeps_admitted_late_readings_when_redis_loses_them(
     assert after[name]["count"] == before[name]["count"]
 
 
+@pytest.mark.thorough
 def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Correcting) -> None:
     world.term(*BASE, *LATE[:1])
     key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
@@ -429,6 +432,7 @@ def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Cor
     assert world.redis.hgetall(key) == rich
 
 
+@pytest.mark.thorough
 def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
     [place] = world.term(*BASE, *LATE[:1])[-1:]
     world.correct()

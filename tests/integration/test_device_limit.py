@@ -16,6 +16,7 @@ def readings(names: list[str], second: float, ahead: float = 0.0) -> list[Record
     return [reading(name, second + ahead, 20.0, at=second) for name in names]
 
 
+@pytest.mark.thorough
 def test_a_flood_of_ids_disturbs_no_device_that_is_known(parts: Parts) -> None:
     world = World(*parts, admission={"max_delay": "2 m", "max_devices": KNOWN})
     known = [f"known-{number}" for number in range(KNOWN)]

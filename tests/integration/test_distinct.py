@@ -82,6 +82,7 @@ def test_a_reading_counts_once_however_often_and_wherever_it_comes(world: Distin
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_a_batch_that_is_repeated_and_values_that_are_written_or_read_again_have_it_once(
     world: Distinct, tmp_path: Path
 ) -> None:

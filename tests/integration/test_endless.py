@@ -132,6 +132,7 @@ def test_a_view_does_not_lose_its_windows_or_get_some_under_its_name(world: Endl
         world.term()
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_behind_deleted_records_has_complete_from(world: Endless, tmp_path: Path) -> None:
     world.term(*(reading("a", second, 20.0) for second in range(6)))
     assert (world.count("a"), world.total("a")["complete_from"]) == (6, "0")

@@ -14,6 +14,7 @@ VIEWS = [{"name": "device", "by": ["device"], "window": "1 m", "retain": "1 m"}]
 A, B = (f"device:temperature:{device}:{BASE_MS}" for device in "ab")
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("1.4")
 def test_a_window_of_one_reading_at_its_start_lives_for_retain_after_its_end(parts: Parts) -> None:
     """Of the two devices one sends at the start of a window, the other also at its end."""

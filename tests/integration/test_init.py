@@ -46,6 +46,7 @@ def nested(count: int) -> list[tuple[bytes | None, bytes]]:
     return records
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
@@ -185,6 +186,7 @@ def fleet(folder: Path) -> str:
     return f"jdbc:sqlite:{folder}/fleet.db"
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.usefixtures("shared_spark")
 def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(

@@ -15,6 +15,7 @@ from tests.outputs import settings
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.thorough
 def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
     """Else silence closes what is open while a rebuild reads the topic."""
     topic = f"lag-{prefix}"
@@ -56,6 +57,7 @@ def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, prefix: str
         lag.close()
 
 
+@pytest.mark.thorough
 def test_between_two_queries_there_is_a_lag_and_no_silence(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
     """While Redis is away there is no query, and Kafka answers."""
     topic = f"lag-{prefix}"

@@ -115,6 +115,7 @@ def test_a_late_reading_of_a_device_that_has_moved_or_left_counts_once_and_takes
     assert first(in_files(world)) == expected
 
 
+@pytest.mark.thorough
 def test_a_backfill_and_a_republication_count_a_device_where_it_was(make_world: Callable[..., World]) -> None:
     world = make_world()
     moved(world)

@@ -120,6 +120,7 @@ def test_both_clients_fetch_a_token_and_the_broker_lets_them_in(
     assert {"kafka", "kafka in Spark"} <= {line.name for line in checks(full) if line.status == "ok"}
 
 
+@pytest.mark.thorough
 def test_librdkafka_renews_a_token_of_a_consumer_that_nobody_polls(
     broker: Broker, endpoint: TokenEndpoint, given: dict[str, Any], prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_an_endpoint_that_gives_no_token_is_named_and_not_the_brokers(
     assert CANARY not in f"{named!r} {classified!r} {of_librdkafka.value!r} {of_spark.value}"
 
 
+@pytest.mark.thorough
 def test_an_endpoint_of_a_public_authority_needs_no_file(given: dict[str, Any]) -> None:
     """librdkafka has one place of the system's certificates for an endpoint, which Debian has not."""
     del given["options"]["https.ca.location"]

@@ -185,6 +185,7 @@ def test_a_batch_that_fails_after_any_step_leaves_nothing_twice(
     assert {key: record["count"] for key, record in records.items()} == closed
 
 
+@pytest.mark.thorough
 def test_states_leave_once_each_from_the_one_before_and_the_last_is_that_of_redis(
     make_world: Callable[..., World],
     postgres: Postgres,
@@ -228,7 +229,8 @@ def test_states_leave_once_each_from_the_one_before_and_the_last_is_that_of_redi
     assert expected == sorted(map(tuple, postgres.execute(f"select {columns} from {table}")))  # noqa: S608
 
 
-@pytest.mark.parametrize("when_away", ["fall_behind", pytest.param("wait", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("when_away", ["fall_behind", "wait"])
 def test_a_database_that_is_away_gets_everything_when_it_is_back(
     make_world: Callable[..., World], tmp_path: Path, when_away: str
 ) -> None:
@@ -275,6 +277,7 @@ def topic_rows(broker: Broker, topic: str) -> list[tuple[str, bytes]]:
     return [((m.key() or b"").decode(), m.value() or b"") for m in scan.messages(kafka, [topic])]
 
 
+@pytest.mark.thorough
 def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(parts: Parts) -> None:
     outlets = [
         {"name": "files", "kind": "parquet", "path": str(parts.folder / "windows")},
@@ -324,8 +327,9 @@ def test_outlets_have_corrected_values(make_correcting: Callable[..., Correcting
     assert merged == {"m", "p"}
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.6")
-@pytest.mark.parametrize("is_in_redis", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("is_in_redis", [True, False])
 def test_a_backfill_after_a_correction_reaches_the_outlets(
     make_correcting: Callable[..., Correcting], spark: SparkSession, tmp_path: Path, is_in_redis: bool
 ) -> None:
@@ -476,6 +480,7 @@ def test_hostile_keys_are_kept_by_a_table(make_world: Callable[..., World], post
     assert found == {key.replace("\0", "\ufffd") for key in keys}
 
 
+@pytest.mark.thorough
 def test_many_rows_are_visible_at_once(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     world = make_world(database(postgres, f"w_{prefix}", timeout="2 s"))
     made = publication.outlet(world.settings.outlets[0], world.settings, world.spark)
@@ -538,6 +543,7 @@ def test_rows_that_a_table_refuses_are_set_aside_and_the_others_of_all_views_go_
     outlets.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.5")
 def test_a_key_of_no_index_is_refused(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     world = make_world(database(postgres, f"w_{prefix}"))
@@ -560,6 +566,7 @@ def test_a_key_of_no_index_is_refused(make_world: Callable[..., World], postgres
     made.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.6")
 def test_tables_can_be_created_at_once(make_world: Callable[..., World], postgres: Postgres, prefix: str) -> None:
     schema = f"s_{prefix}"

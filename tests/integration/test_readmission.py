@@ -39,6 +39,7 @@ def json_reading(**fields: Any) -> bytes:
     return json.dumps({"device_id": "d1", "event_time": format_time(NOW_MS), "temperature": 20.0, **fields}).encode()
 
 
+@pytest.mark.thorough
 def test_what_is_sure_to_be_rejected_again_is_neither_sent_nor_marked(made: Callable[..., World]) -> None:
     world = made(JSON)
     refused = {

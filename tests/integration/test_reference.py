@@ -449,6 +449,7 @@ def test_a_wrong_password_is_the_database_s_to_tell_and_never_shown(spark: Spark
     assert wrong not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.thorough
 @pytest.mark.integration
 def test_a_query_that_takes_too_long_is_given_up(spark: SparkSession, postgres: Postgres) -> None:
     before = clock.monotonic_s()

@@ -149,6 +149,7 @@ def test_a_start_without_anything_kept_waits_for_the_database_and_refuses_bad_da
         world.refresher()
 
 
+@pytest.mark.thorough
 def test_what_is_older_than_max_age_does_not_serve(world: World) -> None:
     running = world.refresher(max_age="5 s")
     world.database.unlink()

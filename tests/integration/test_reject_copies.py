@@ -230,6 +230,7 @@ def test_a_transaction_that_never_ended_holds_up_no_reject(broker_server: Broker
     open_.abort_transaction(20)
 
 
+@pytest.mark.thorough
 def test_copies_take_bounded_memory(broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "_QUEUE_KIB", 8 << 10)
     monkeypatch.setattr(delivery, "_LARGEST", 4 << 20)

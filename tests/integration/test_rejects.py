@@ -236,6 +236,7 @@ def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, mon
     assert "1 sent, 0 not" in output
 
 
+@pytest.mark.thorough
 def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     place = world.reject(reading("d1", 1e9), "out_of_range")
     [chosen] = reject_log.read(world.settings.kafka)
@@ -254,6 +255,7 @@ def test_a_run_from_before_redis_lost_its_data_sends_nothing(world: World, monke
     assert [sent for sent, _ in world.sent()] == [place]
 
 
+@pytest.mark.thorough
 def test_many_rejects_need_an_option_and_keep_its_rate(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reject_commands, "UNASKED", 3)
     places = [world.reject(reading("d1", 1e9), "out_of_range") for _ in range(4)]

@@ -209,6 +209,7 @@ def test_what_one_shard_has_lost_is_there_again_and_the_others_keep_theirs(parts
     world.redis.close()
 
 
+@pytest.mark.thorough
 def test_what_kafka_has_only_a_part_of_is_not_told(world: Losing) -> None:
     world.term(*minutes(0, 40))
     before = world.values()
@@ -274,6 +275,7 @@ def starts_in(name: str, ends: dict[str, int]) -> bool:
     return any(begin < int(start) <= last for begin, last in spans)
 
 
+@pytest.mark.thorough
 def test_a_new_checkpoint_in_a_prefix_in_use_makes_nothing_inside_what_is_there(world: Losing, tmp_path: Path) -> None:
     world.term(*minutes(0, 20), *PAIRS[:12])
     before = world.values()
@@ -304,6 +306,7 @@ def test_a_rebuild_ends_with_the_final_windows_that_redis_did_not_have(world: Lo
     assert [world.redis.get(world.key(mark)) for mark in ("rebuild", "republish")] == [None, None]
 
 
+@pytest.mark.thorough
 def test_a_second_rebuild_does_not_end_with_the_first(world: Losing, tmp_path: Path) -> None:
     world.term(*minutes(0, 20))
     final = world.redis.hget(world.key("progress"), "final")
@@ -316,6 +319,7 @@ def test_a_second_rebuild_does_not_end_with_the_first(world: Losing, tmp_path: P
     assert (until, int(epoch)) == (final, world.epoch)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dry", [True, False])
 def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(world: World, dry: bool) -> None:
     """On a host that does not have the service's checkpoint, nobody could tell what is lost."""
@@ -355,6 +359,7 @@ def test_where_no_batch_was_committed_nothing_is_republished_and_the_mark_stays(
     assert world.redis.get(world.key("republish")) is not None
 
 
+@pytest.mark.thorough
 def test_a_prefix_with_the_values_of_another_services_topics_is_refused_by_name(world: Losing) -> None:
     world.term(*minutes(0, 3))
     elsewhere = json.dumps({"others": {"0": 9}})
@@ -391,6 +396,7 @@ def test_a_view_that_changed_under_its_name_is_refused_and_keeps_its_windows(
     assert any(name.startswith("window:another:") for name in world.values())
 
 
+@pytest.mark.thorough
 def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_are_gone(world: Losing) -> None:
     world.term(*minutes(0, 3))
     before = world.values()
@@ -405,6 +411,7 @@ def test_a_prefix_of_another_contract_is_refused_by_name_and_used_once_its_keys_
     assert_same(world.values(), before)
 
 
+@pytest.mark.thorough
 def test_a_meta_that_is_gone_is_lost_data_and_not_another_contract(world: Losing) -> None:
     world.term(*minutes(0, 3))
     before = world.values()

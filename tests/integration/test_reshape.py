@@ -94,6 +94,7 @@ def copied(world: Reshaped) -> int:
     return sum(each.reason == "duplicate" for each in reject_log.read(world.settings.kafka))
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_goes_on_in_8_buckets_and_then_in_3_without_a_difference(
     world: Reshaped, capsys: pytest.CaptureFixture[str]
 ) -> None:

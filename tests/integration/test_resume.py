@@ -174,6 +174,7 @@ def test_records_deleted_before_they_were_read_are_named_and_counted(spark: Spar
     assert str(gap) == message
 
 
+@pytest.mark.thorough
 def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSession, world: World) -> None:
     """All partitions lose records between two runs: 3 and 4 that were not read, and some that were."""
     settings = world.settings(

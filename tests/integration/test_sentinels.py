@@ -51,6 +51,7 @@ def test_a_link_follows_the_primary_and_says_that_it_is_another(tmp_path: Path) 
         link.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_what_a_failover_loses_is_published_again(
     spark: SparkSession, broker_server: Broker, tmp_path: Path, prefix: str
@@ -74,6 +75,7 @@ def test_what_a_failover_loses_is_published_again(
         world.redis.close()
 
 
+@pytest.mark.thorough
 def test_readers_follow_the_primary(tmp_path: Path) -> None:
     with Sentinels(tmp_path) as watched:
         with watched.client() as admin:

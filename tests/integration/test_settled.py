@@ -43,6 +43,7 @@ class Continued:
         return calls() - before
 
 
+@pytest.mark.thorough
 def test_rows_are_read_until_every_window_of_the_terms_before_is_closed(world: World) -> None:
     """A device has three rows: a window, a session and itself. The longest window has two minutes."""
     world.term(*readings(0), *readings(10))

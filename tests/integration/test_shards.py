@@ -241,6 +241,7 @@ def test_a_primary_that_was_failed_over_and_back_is_another_one(cluster: RedisCl
         sink.progress(servers)
 
 
+@pytest.mark.thorough
 def test_a_primary_that_is_killed_is_waited_for(cluster: RedisCluster, on_cluster: Target) -> None:
     on_cluster.publish(1, 1)
     cluster.kill_primary(on_cluster.key(0, "progress"))
@@ -283,6 +284,7 @@ def test_a_call_waits_while_its_slot_moves(
     assert contract.check(on_cluster.client, on_cluster.prefix, SHARDS) == []
 
 
+@pytest.mark.thorough
 def test_the_nodes_of_the_settings_may_be_gone(cluster: RedisCluster, on_cluster: Target, tmp_path: Path) -> None:
     key = on_cluster.key(0, "progress")
     first = cluster.primary_of(key)

@@ -86,6 +86,7 @@ def what(fields: dict[str, str], *names: str) -> tuple[str, ...]:
     return tuple(fields[name] for name in names)
 
 
+@pytest.mark.thorough
 def test_silence_writes_windows_without_readings_and_again_after_a_late_reading(parts: Parts) -> None:
     view = {"name": "device", "by": ["device"], "window": "1 m", "statistics": ["mean", "last_value", "coverage"]}
     world = Quiet(*parts, views=[{**view, "carry_for": "5 m", "fill": "last"}], admission={"max_delay": "10 m"})
@@ -120,6 +121,7 @@ def test_a_reading_after_a_silence_is_counted_and_the_feed_says_so(world: Quiet)
     assert contract.check(world.redis, world.prefix) == []
 
 
+@pytest.mark.thorough
 def test_an_earlier_reading_joins_sessions_that_silence_has_closed(world: Quiet) -> None:
     world.go(reading("a", 0), reading("a", 50))
     assert world.be_silent(BASE_MS + 200_000)
@@ -154,6 +156,7 @@ def test_a_replay_without_the_silences_ends_with_the_same_values(
     assert {v["closed_by"] for v in seen.values() if isinstance(v, dict) and "closed_by" in v} == {"watermark", "idle"}
 
 
+@pytest.mark.thorough
 def test_nothing_is_closed_beside_a_batch_that_is_published_and_not_committed(world: Quiet) -> None:
     world.go(*FIRST)
     assert world.reached is not None

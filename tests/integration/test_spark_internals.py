@@ -49,6 +49,7 @@ def test_the_logs_and_the_state_of_a_query_are_read_as_spark_wrote_them(world: W
         assert (committed.batch, committed.start, committed.end) == (batch, {world.topic: {0: 0, 1: 0}}, end)
 
 
+@pytest.mark.thorough
 def test_a_query_runs_on_after_edits_of_its_files(world: World, spark: SparkSession) -> None:
     files = Local(Path(world.settings.service.checkpoint))
     batch = commit_log.last(files)

@@ -53,6 +53,7 @@ def expected_lag(world: World) -> int:
     return sum(end - begins[t][p] for t, each in ends.items() for p, (_, end) in each.items())
 
 
+@pytest.mark.thorough
 def test_a_new_checkpoint_begins_at_a_time_of_the_broker_and_an_old_one_continues(make: Make) -> None:
     world = make(at(20))
     world.send(HISTORY)
@@ -63,6 +64,7 @@ def test_a_new_checkpoint_begins_at_a_time_of_the_broker_and_an_old_one_continue
     assert devices(world) == ["a", "b", "d2", "d3", "d4", "d5"]
 
 
+@pytest.mark.thorough
 def test_a_time_after_all_records_of_a_partition_begins_at_its_end(make: Make) -> None:
     world = make(at(45))
     world.send(HISTORY)
@@ -97,6 +99,7 @@ def test_a_new_checkpoint_that_would_not_read_what_was_published_is_refused(make
         resume.prepare(world.spark, world.settings)
 
 
+@pytest.mark.thorough
 def test_history_that_is_appended_now_is_late_under_the_brokers_time(make: Make, broker_server: Broker) -> None:
     world = make()
     topic = f"{world.topic}-now"

@@ -146,6 +146,7 @@ def minutes(first: int, last: int) -> list[Record]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_a_service_goes_on_from_a_checkpoint_that_was_made_beside_it_and_back(parts: Parts) -> None:
     service = World(*parts)

@@ -5,9 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
+from service.kafka import starting
+from service.settings import Kafka
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -42,6 +45,19 @@ def topics(service: Service) -> list[str]:
     return [each["topic"] for form in service.status().get("inputs", ()) for each in form["topics"]]
 
 
+def test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record(broker_server: Broker, prefix: str) -> None:
+    topic = f"later-{prefix}"
+    broker_server.create_topic(topic, partitions=1)
+    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
+    for number in range(4):
+        producer.produce(topic, str(number))
+    assert producer.flush(30) == 0
+    named = Kafka(bootstrap=broker_server.bootstrap, topics=(topic,), starting="latest")
+    assert starting.of_topics(named, [topic]) == {topic: {0: 4}}
+    assert starting.of_topics(named.model_copy(update={"topics_pattern": topic}), [topic]) == {topic: {0: 0}}
+
+
+@pytest.mark.thorough
 def test_a_new_topic_is_read_from_its_first_record_and_a_deleted_one_ends_nothing_for_good(world: DaemonWorld) -> None:
     first, second = world.topic, f"{world.topic.removesuffix('a')}b"
     with world.start("first") as service:

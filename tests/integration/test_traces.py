@@ -23,9 +23,10 @@ def send_rejects(world: DaemonWorld, count: int) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "driver_rows",
-    [pytest.param(100_000, id="from-the-driver"), pytest.param(0, id="from-the-executors", marks=pytest.mark.thorough)],
+    [pytest.param(100_000, id="from-the-driver"), pytest.param(0, id="from-the-executors")],
 )
 def test_a_batch_is_a_trace_with_its_phases_calls_and_copies(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str, driver_rows: int

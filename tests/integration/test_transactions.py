@@ -117,6 +117,7 @@ def test_aborted_records_count_nowhere_and_are_not_lost(world: World) -> None:
     assert world.lag(report.micro_batch.end) == (0, {world.topic: {0: 9}})
 
 
+@pytest.mark.thorough
 def test_a_transaction_that_never_ends_is_lag_and_its_records_are_not_read(world: World) -> None:
     world.send(0)
     world.send(1, 2, 3, end="")

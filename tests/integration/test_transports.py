@@ -200,6 +200,7 @@ def test_redis_over_tls_lets_each_user_do_what_it_is_for(
             assert admin.dbsize() == 1
 
 
+@pytest.mark.thorough
 def test_a_redis_cluster_over_tls_keeps_users_apart(tmp_path: Path, secret: Path, authority: Authority) -> None:
     users = (DEPLOY / "redis-users.conf").read_text()
     password = hashlib.sha256(AWKWARD.encode()).hexdigest()

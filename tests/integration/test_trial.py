@@ -174,6 +174,7 @@ def uplink(number: int, at_ms: int) -> bytes:
     return json.dumps({"end_device_ids": ids, "received_at": received, "uplink_message": message}).encode()
 
 
+@pytest.mark.thorough
 def test_init_and_try_admit_all_records_of_a_public_shape(
     broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], shared_spark: SparkSession
 ) -> None:

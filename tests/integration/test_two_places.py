@@ -153,6 +153,7 @@ def test_a_copy_that_is_late_and_corrected_counts_once(world: TwoPlaces, tmp_pat
     assert world.counted() in {(1, 1), (2, 4001)}, "the copy is late, or was read before the watermark passed it"
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.4")
 def test_a_late_reading_whose_time_is_mended_counts_once_in_a_view_without_windows(
     world: TwoPlaces, tmp_path: Path
@@ -187,6 +188,7 @@ def test_a_reject_that_the_service_has_not_published_is_not_sent_again(
     world.replay(wrong)
 
 
+@pytest.mark.thorough
 def test_an_original_is_left_out_while_nobody_knows_whether_its_copy_was_sent(world: TwoPlaces, tmp_path: Path) -> None:
     _, wrong, _ = world.term(*three())
     world.configure(ranges={"temperature": WIDE})
@@ -198,6 +200,7 @@ def test_an_original_is_left_out_while_nobody_knows_whether_its_copy_was_sent(wo
     assert world.counted() == (2, 5001)
 
 
+@pytest.mark.thorough
 @pytest.mark.silent("0.1")
 def test_readings_of_arrays_and_arrays_as_a_whole_count_once(parts: Parts) -> None:
     """An array that was too large is a reject as a whole. Under other settings the original is readings with an index each."""

@@ -47,6 +47,7 @@ def test_open_values_wait_over_a_restart_and_finals_and_status_changes_are_writt
     assert waiting(world) == "4", "three of b, and the two minutes from 0 s on, which are open"
 
 
+@pytest.mark.thorough
 def test_silence_writes_what_waits_before_it_closes_it_and_what_comes_after_it_is_written_at_once(world: Quiet) -> None:
     world.term(reading("a", 0), reading("b", 5))
     world.term(reading("a", 12), reading("b", 20))
@@ -68,6 +69,7 @@ def test_silence_writes_what_waits_before_it_closes_it_and_what_comes_after_it_i
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_values_that_waited_when_redis_lost_its_data_are_published_from_the_state(world: Quiet) -> None:
     world.term(reading("a", 0))
     world.term(reading("a", 12))
@@ -78,6 +80,7 @@ def test_values_that_waited_when_redis_lost_its_data_are_published_from_the_stat
     assert what(world.device("a"), "last_seen") == (str(BASE_MS + 12_000),)
 
 
+@pytest.mark.thorough
 def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_every_batch(parts: Parts) -> None:
     late = {"catch_up_update_every": "1 m"}
     world = Quiet(*parts, service=late)
@@ -93,6 +96,7 @@ def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_eve
     world.assert_right()
 
 
+@pytest.mark.thorough
 def test_settings_without_update_every_write_what_waited(world: Quiet) -> None:
     world.term(reading("a", 0))
     world.term(reading("a", 12))

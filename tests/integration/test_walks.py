@@ -1,4 +1,4 @@
-"""Random walks through the service behind decoding: twenty of them, always the same.
+"""Random walks through the service behind decoding: twenty of them, or the first five, always the same.
 
 `make walks SEED=7 WALKS=20` makes them again, and shrinks one that fails. Without WALKS it makes 200.
 """
@@ -15,7 +15,8 @@ pytestmark = pytest.mark.integration
 SEED = 7
 
 
-def test_a_random_walk_ends_as_plain_lists_say(tmp_path: Path) -> None:
+@pytest.mark.parametrize("walks", [5, pytest.param(20, marks=pytest.mark.thorough)])
+def test_a_random_walk_ends_as_plain_lists_say(tmp_path: Path, walks: int) -> None:
     with Redis(tmp_path) as redis:  # walks empty it
-        counted = walk(redis, SEED, 20, shrinks=False)
-    assert counted["walks"] >= 20
+        counted = walk(redis, SEED, walks, shrinks=False)
+    assert counted["walks"] >= walks

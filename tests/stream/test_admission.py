@@ -21,6 +21,7 @@ from service.reference.attributes import Index
 from service.row_schemas import COUNTS, FOLDED, REJECT_TYPE, REJECTS
 from service.settings import Reference, parse
 from state import codec
+from tests.examples import one_in
 from tests.stream.decisions import by_oracle
 from tests.stream.records import BASE_MS, SCHEMA, Record, avro, make_document, make_settings
 from tests.stream.records import rows as rows_of
@@ -447,14 +448,17 @@ def by_kind(times):
 
 @pytest.mark.parametrize(
     ("kind", "unit", "cases"),
-    [
-        *[pytest.param(kind, unit, cases, id=f"{kind}-{unit}") for (kind, unit), cases in by_kind(TIMES)],
-        *[
-            pytest.param({"type": "long", "logicalType": name}, unit, cases, id=f"{name}-{unit}")
-            for (name,), cases in by_kind(LOGICAL)
-            for unit in ("logical", "ms")  # a type that says it all is believed whatever the settings say
+    one_in(
+        3,
+        [
+            *[pytest.param(kind, unit, cases, id=f"{kind}-{unit}") for (kind, unit), cases in by_kind(TIMES)],
+            *[
+                pytest.param({"type": "long", "logicalType": name}, unit, cases, id=f"{name}-{unit}")
+                for (name,), cases in by_kind(LOGICAL)
+                for unit in ("logical", "ms")  # a type that says it all is believed whatever the settings say
+            ],
         ],
-    ],
+    ),
 )
 def test_event_times_of_any_unit_and_type_become_whole_milliseconds(spark, tmp_path, kind, unit, cases):
     schema, plain = timed(kind), timed(kind["type"] if isinstance(kind, dict) else kind)

@@ -125,6 +125,7 @@ def test_damaged_arrays_are_decided_as_the_oracle_decides(spark, tmp_path):
     assert sum(row["device"] is not None for row in rows) == ledger.partitions["readings", 0].admitted > 300
 
 
+@pytest.mark.thorough
 def test_a_record_with_100_000_readings_is_admitted_and_one_more_is_a_reject(spark, tmp_path):
     settings = parse(make_document(tmp_path, input=INPUT))
     many = [b'{"device_id":"d%d","event_time":%d,"temperature":1}' % (n % 7, BASE_MS) for n in range(100_000)]

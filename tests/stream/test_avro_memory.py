@@ -25,6 +25,7 @@ def instances(spark: SparkSession, name: str) -> int:
     return sum(int(words[1]) for words in map(str.split, lines) if len(words) > 3 and words[3] == name)
 
 
+@pytest.mark.thorough
 def test_readers_of_avro_go_with_their_batch(spark: SparkSession) -> None:
     # Avro 1.12 keeps a fast reader of each parsed schema for good (AVRO-4253), 60 KB a batch of four tasks.
     def read() -> None:

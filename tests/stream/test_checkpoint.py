@@ -159,6 +159,7 @@ def test_a_damaged_file_is_named_by_verify_and_refused_at_the_start(
     assert file.name in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_a_whole_checkpoint_is_read_and_not_touched(spark: SparkSession, copy: Path) -> None:
     before = tree(copy / "checkpoint")
     report = verify.verify(spark, make_settings(copy))

@@ -121,6 +121,7 @@ def test_a_writer_that_is_fenced_decides_nothing(spark, tmp_path):
     assert json.loads((tmp_path / column_values.DOCUMENT.name).read_text()) == {"line": ["first"]}
 
 
+@pytest.mark.thorough
 def test_more_values_than_one_report_has_are_all_decided(spark, tmp_path):
     count = 2 * column_values.AT_ONCE + 10
     values = [f"a rather long name of a line, to fill a report: {number}" for number in range(count)]
@@ -140,6 +141,7 @@ def test_more_values_than_one_report_has_are_all_decided(spark, tmp_path):
     )
 
 
+@pytest.mark.thorough
 def test_a_million_different_values_leave_as_many_windows_as_the_limit_allows(spark, tmp_path):
     chosen = settings(tmp_path, limit=3, views=VIEWS[:1])
     records = [reading(f"d{at % 7}", at % 60, 1.0, f"l{at}") for at in range(20_000)]

@@ -125,6 +125,7 @@ def test_a_reject_names_the_fields_their_values_and_the_expression(spark, tmp_pa
         assert explain(reject, Dissector(settings)("readings", record.value), settings).startswith(expected)
 
 
+@pytest.mark.thorough
 def test_a_division_by_zero_is_rejected_unless_the_expression_may_be_null(spark, tmp_path):
     for text, expected in {
         "u / i": "not_finite",

@@ -114,6 +114,7 @@ WHERE = {
 }
 
 
+@pytest.mark.thorough
 def test_the_oracle_filters_alike(spark, tmp_path):
     records = [
         reading(device, at, temperature, **{name: text for name, text in more.items() if text is not None})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import one_in
 from tests.public_shapes import BROKER_MS, CASES, plain, sent, settings
 from tests.stream.decisions import admitted, reason
 from tests.stream.records import Record
@@ -11,7 +12,8 @@ from tests.stream.records import Record
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES])
+# tests/unit/test_public_shapes.py decodes the records of all cases without Spark.
+@pytest.mark.parametrize("name", one_in(6, (pytest.param(name, marks=pytest.mark.shapes(name)) for name in CASES)))
 def test_the_plan_gives_the_values_computed_by_hand(spark: Any, name: str) -> None:
     given, records = settings(CASES[name]), sent(CASES[name])
     found: list[list[Any]] = [[] for _ in records]

@@ -60,6 +60,7 @@ def test_values_after_restarts_and_failed_attempts_are_those_of_a_recomputation(
     assert all(size < stored / 5 for stored, size, _ in after.values())
 
 
+@pytest.mark.thorough
 def test_a_repeated_batch_goes_on_from_its_own_state_alone(spark, tmp_path):
     """The attempt that failed has left a snapshot, with other contents than the one that was committed."""
 

@@ -29,12 +29,12 @@ def has_test(node: str) -> bool:
 
 
 def is_thorough(node: str) -> bool:
-    """Whether `make test` leaves a test out: by the mark of the function or of its file."""
+    """Whether `make test` leaves a test out: by the mark of the function or of its file. A mark of cases leaves the others."""
     file, _, name = node.partition("[")[0].partition("::")
     marks: list[ast.AST] = []
     for each in parsed(file).body:
         if isinstance(each, ast.FunctionDef) and each.name == name:
-            marks += each.decorator_list
+            marks += [mark for mark in each.decorator_list if "parametrize" not in ast.unparse(mark)]
         if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "pytestmark":
             marks.append(each.value)
     return any("pytest.mark.thorough" in ast.unparse(each) for each in marks)
@@ -51,6 +51,13 @@ def test_the_page_has_every_promise_and_says_where_it_is_kept() -> None:
     for promise, text in parts.items():
         assert re.search(r"`(service|state|load)/", text), promise
         assert re.search(r"^Tests?: `|`make faults`", text, re.MULTILINE), promise
+
+
+@pytest.mark.parametrize("promise", sorted(PROMISES))
+def test_make_test_has_a_test_on_real_parts_of_every_promise(promise: str) -> None:
+    text = PAGE.partition(f"## {promise} ")[2].partition("\n## ")[0]
+    named = re.findall(r"`((?:tests/(?:integration|stream)|clients)/[^`]+::[^`]+)`", text)
+    assert [each for each in named if not is_thorough(each)] != []
 
 
 def test_every_promise_has_a_mutation_and_every_mutation_breaks_a_promise() -> None:

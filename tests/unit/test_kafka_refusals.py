@@ -11,10 +11,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from load.servers.certificates import Authority, shaking_hands
-from load.servers.server_process import free_port
+from load.servers.server_process import PATIENCE, free_port
 from service.errors import SourceError, SourceTrustError
 from service.kafka import scan, topics
 from service.settings import Kafka
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that cannot connect waits until the end of the time that it has."""
+    monkeypatch.setattr(topics, "TIMEOUT_S", 2.0 * PATIENCE)
 
 
 def refused(bootstrap: str, authority: Authority, protocol: str = "ssl") -> SourceError:

@@ -151,5 +151,5 @@ def test_long_lines_take_little_time() -> None:
         "eyJaaaaaaaa.",
     )
     for piece in (*pieces, "x://" + "a:" * 250, "jdbc:oracle:" + "/" * 490):
-        stripped(piece * (1_000_000 // len(piece)), ["secret"])
+        stripped(piece * (200_000 // len(piece)), ["secret"])
     assert time.monotonic() - began < 60

@@ -169,8 +169,9 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_there(
 def test_the_end_of_a_long_log_is_taken_also_from_standard_input(
     tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(support, "LOG_BYTES", 1 << 18)
     line = b"a line \xff of a log\n"
-    content = line * (2 * support.LOG_BYTES // len(line)) + b"the end"
+    content = line * (9 * support.LOG_BYTES // len(line)) + b"the end"  # more than is read at a time
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
     log = tmp_path / "long.log"
     log.write_bytes(content)

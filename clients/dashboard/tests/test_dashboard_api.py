@@ -459,6 +459,7 @@ def test_redis_that_is_away_or_empty_is_a_problem_and_a_stream_goes_on_after_it(
         server.stop()
 
 
+@pytest.mark.thorough
 def test_a_view_that_vanishes_ends_in_a_problem_of_the_stream(world: World, options: Options) -> None:
     with serving(options) as served:
         stream = Events(f"{served.url}{EVENTS}/current?view=site&key=leeds&measure=power")

@@ -48,7 +48,13 @@ def test_every_example_of_curl_has_an_answer(served: Served) -> None:
         assert json.loads(done.stdout), each
 
 
-@pytest.mark.parametrize(("name", "words"), [("Example.java", ["java"]), ("example.go", ["go", "run"])])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Example.java", ["java"]),
+        pytest.param("example.go", ["go", "run"], marks=pytest.mark.thorough),  # compiles Go's library the first time
+    ],
+)
 def test_an_example_shows_the_newest_final_window_and_its_changes(
     served: Served, world: World, tmp_path: Path, name: str, words: list[str]
 ) -> None:

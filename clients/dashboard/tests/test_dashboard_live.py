@@ -111,6 +111,7 @@ def test_windows_become_final_on_an_open_page_by_progress_alone(served: Served, 
         wait(lambda: 0 not in json.loads(unescaped(key.parts["key_plot"]))["state"], "all windows final")
 
 
+@pytest.mark.thorough
 def test_many_browsers_have_one_reader_of_the_feed(served: Served, world: World) -> None:
     with ExitStack() as stack:
         pages = ["fleet", "device?id=eu-001", "view?name=site", "pipeline", "views"] * 2
@@ -129,6 +130,7 @@ def test_many_browsers_have_one_reader_of_the_feed(served: Served, world: World)
     wait(lambda: served.site.hub.browsers == 0, "the browsers are gone")
 
 
+@pytest.mark.thorough
 def test_different_pages_are_read_one_at_a_time_and_together_take_a_twentieth_of_a_core(
     served: Served, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_different_pages_are_read_one_at_a_time_and_together_take_a_twentieth_of
         assert following - ended >= 0.99 * min(REST * used_s, LONGEST_S)
 
 
+@pytest.mark.thorough
 def test_a_service_that_is_killed_makes_values_old_and_back_again(world: World, options: Options) -> None:
     world.now = int(time.time() * 1000) - 10_000
     world.step()
@@ -181,7 +184,7 @@ def test_a_pipeline_of_several_is_asked_by_its_name(world: World, options: Optio
         answers.close()
 
 
-@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("hangs", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_redis_that_goes_away_makes_values_old_and_is_read_again_when_it_is_back(
     tmp_path: Path, shared_answers: Answers, hangs: bool
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_silent_page_hears_a_beat(served: Served) -> None:
         wait(lambda: page.beats > 0, "a beat")
 
 
+@pytest.mark.thorough
 def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark_dashboard.sources.GRACE_S", 0.0)
     served.site.sources.want()

@@ -412,6 +412,7 @@ def test_the_pipeline_shows_what_the_service_answers(
     assert "Nothing needs attention" in html
 
 
+@pytest.mark.thorough
 def test_a_condition_of_the_service_leads_to_what_the_runbook_says(pages: TestClient, shared_answers: Answers) -> None:
     try:
         shared_answers.need("TidemarkRejects", "pending", "More than one record in <twenty> is rejected", "warn")

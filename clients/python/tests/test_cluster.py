@@ -84,6 +84,7 @@ def test_a_failover_is_waited_for(connect: Any, mortal: Stores, mortal_nodes: No
     assert sorted(each.id for each in client.devices()) == sorted(names)
 
 
+@pytest.mark.thorough
 def test_a_cluster_without_a_primary_is_away(connect: Any, mortal: Stores, mortal_nodes: Nodes) -> None:
     name = mortal.names()[0]
     mortal.device(name)
@@ -322,6 +323,7 @@ def test_what_is_closed_leaves_no_connections(stores: Stores, shared_nodes: Node
     until(lambda: connections() <= before, f"{connections()} connections instead of {before}", 10)
 
 
+@pytest.mark.thorough
 def test_a_failover_fails_no_other_way_where_many_ask(mortal: Stores, mortal_nodes: Nodes) -> None:
     """redis-py closes connections that others use, which then fail in ways of their own."""
     names = mortal.names()
