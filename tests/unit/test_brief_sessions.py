@@ -1,6 +1,7 @@
 """Commands without Spark where they can be, and with a quiet, quick JVM where they cannot."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -52,10 +53,21 @@ def test_devices_with_redis_away_says_so_within_two_seconds(tmp_path: Path, caps
         assert "does not answer" in capsys.readouterr().err
 
 
-def test_a_brief_jvm_has_one_collector_and_one_compiler() -> None:
+def test_a_brief_jvm_has_one_collector_and_one_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     options = session.brief(OPTIONS).split()
     assert options == ["-XX:MetaspaceSize=256m", "-Xss4m", *session.BRIEF_JAVA]
     assert "-XX:+UseSerialGC" in options
+
+
+def test_a_brief_jvm_takes_its_classes_from_an_archive_beside_the_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "the jars" / "classes" / session.BRIEF_ARCHIVE
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "the jars"))
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(session.brief(OPTIONS))
 
 
 def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
