@@ -184,6 +184,7 @@ def test_great_expectations_is_neither_imported_early_nor_heard(tmp_path: Path) 
     program = tmp_path / "program.py"
     program.write_text(
         "import sys, pathlib, pyarrow as pa\n"
+        "sys.modules['sqlalchemy'] = None  # as if it were not installed\n"
         "from service import settings\n"
         "from service.reference import expectations\n"
         "assert 'great_expectations' not in sys.modules\n"
