@@ -82,11 +82,11 @@ def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFix
     assert capfd.readouterr().err == "ERROR of Spark\nthe last words"
 
 
-@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False)])
+@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False), ("unknown", False)])
 def test_a_terminal_shows_what_a_command_waits_for(term: str, shown: bool) -> None:
     program = (
         "from time import sleep\nfrom service.commands.progress import waiting\n"
-        "with waiting('Spark starts'): sleep(0.7)\nprint('ready')"
+        "with waiting('Spark starts' + ', for a reason' * 9): sleep(0.7)\nprint('ready')"
     )
     terminal, inner = os.openpty()
     environment = {**os.environ, "TERM": term}
@@ -97,7 +97,10 @@ def test_a_terminal_shows_what_a_command_waits_for(term: str, shown: bool) -> No
     os.close(inner)
     os.close(terminal)
     assert (b"Spark starts" in said) == shown
-    if shown:
+    if not shown:
+        assert said.split() == [b"ready"]
+    else:
+        assert b"0:00:00" in said, "a long text leaves room for the seconds"
         after = said.rpartition(b"Spark starts")[2]
         assert b"\x1b[2K" in after, "the line is removed"
         assert after.rstrip().endswith(b"ready")
