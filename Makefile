@@ -168,7 +168,7 @@ $(BUILD)/jars/%/.done: deploy/jars.lock | $(INSTALLED)
 	@touch $@
 
 $(CLASSES): $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
-	@echo "archiving the classes of Spark's driver and executors in $(@D): some 330 MB, two to four minutes"
+	@echo "archiving the classes of the service and its commands in $(@D): some 420 MB, three to five minutes"
 	@$(BIN)/python -m load.classes $(@D)
 	@touch $@
 

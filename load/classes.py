@@ -1,16 +1,20 @@
-"""Archives of the classes that Spark's driver and executors load, from which a JVM of a cluster starts sooner.
+"""Archives of the classes that the JVMs of the service and of its commands load: with them they start sooner.
 
-    python -m load.classes FOLDER         # make classes: driver.jsa and executor.jsa, which deploy/submit looks for
+    python -m load.classes FOLDER         # make classes: driver.jsa, executor.jsa (deploy/submit), brief.jsa
+    python -m load.classes FOLDER brief   # brief.jsa alone, which service/spark/session.py looks for
     python -m load.classes FOLDER tests   # tests.jsa, which tests/conftest.py looks for
 
-For each the service runs on a cluster of its own with readings of each kind and is killed once, because a start from a
-checkpoint loads more. The JVM then ends in order and writes what it has loaded (-XX:ArchiveClassesAtExit, JDK 17). The driver's
-is of one that does its tasks itself, which loads more than one with executors. An archive is good for this JDK and these jars
-at these paths; other JVMs ignore it. That of the tests is of a service with the tests' options, which is stopped in order.
+For driver and executor the service runs on a cluster of its own with readings of each kind and is killed once, because a start
+from a checkpoint loads more. The JVM then ends in order and writes what it has loaded (-XX:ArchiveClassesAtExit, JDK 17). The
+driver's is of one that does its tasks itself, which loads more than one with executors. An archive is good for this JDK and
+these jars at these paths; other JVMs ignore it. That of the tests is of a service with the tests' options, which is stopped in
+order. brief.jsa is of `tidemark check`.
 """
 
 import os
+import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,10 +25,12 @@ import psutil
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.report import print_error
+from load.servers.kafka import LOG_APPEND_TIME
 from load.servers.machine import check_machine
 from load.servers.spark_cluster import TASKS_IN_DRIVER
-from load.testbed import TOPIC, VIEWS, Testbed
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError, TidemarkError
+from service.spark import session
 
 BATCHES = 10
 WITHIN_S = 180.0
@@ -34,12 +40,31 @@ _SEED = 7
 
 
 def archive(folder: Path, scratch: Path) -> list[Path]:
-    """Make both archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
+    """Make the archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
     folder.mkdir(parents=True, exist_ok=True)
     return [
-        _archived(folder / f"{name}.jsa", name, scratch, options)
-        for name, options in (("driver", TASKS_IN_DRIVER), ("executor", ()))
+        *archive_for_commands(folder, scratch),
+        *(
+            _archived(folder / f"{name}.jsa", name, scratch, options)
+            for name, options in (("driver", TASKS_IN_DRIVER), ("executor", ()))
+        ),
     ]
+
+
+def archive_for_commands(folder: Path, scratch: Path) -> list[Path]:
+    """Make brief.jsa in `folder`; everything else goes to `scratch`. Raises SetupError when the JVM does not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / session.BRIEF_ARCHIVE
+    file.unlink(missing_ok=True)
+    options = f"spark.driver.extraJavaOptions=-XX:ArchiveClassesAtExit={file} -Xlog:disable"
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--conf {shlex.quote(options)} pyspark-shell"}
+    fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
+    with Testbed(scratch, fleet, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
+        Generator(testbed.broker.bootstrap, TOPIC, fleet).send(1_000)
+        command = [sys.executable, "-m", "service.cli", "check", "--config", str(testbed.config)]
+        # Captured output ends with the JVM, which writes the archive after the command.
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=WITHIN_S, check=False)
+    return [_require(file)]
 
 
 def archive_for_tests(folder: Path, scratch: Path) -> list[Path]:
@@ -105,13 +130,16 @@ def _end(testbed: Testbed) -> None:
     )
 
 
+_KINDS = {"brief": archive_for_commands, "tests": archive_for_tests}
+
+
 def main() -> int:
     """0, or an error's own status."""
     try:
         folder = Path(sys.argv[1]).absolute()
         check_machine(folder=folder.parent)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            make = archive_for_tests if sys.argv[2:] == ["tests"] else archive
+            make = _KINDS[sys.argv[2]] if len(sys.argv) > 2 else archive
             for file in make(folder, Path(scratch) / "run"):
                 print(f"{file}: {file.stat().st_size >> 20} MB")
     except TidemarkError as error:

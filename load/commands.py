@@ -3,11 +3,13 @@
     python -m load.commands [--devices 2000] [--seed 7] [--json FILE]         # make commands
 
 A command is a process of its own. `cold_s` is its first run, `warm_s` the median of the next ones, `ratio` of that to `python -c
-pass` between the same runs, `cpu_s` the CPU of the warm run in Python: both change less with what else the machine does. `over`
-counts the commands whose warm run is longer than its goal. Exit status 0 if none is, and each has ended with its status.
+pass` between the same runs, `cpu_s` the CPU of all processes of the warm run, of which a JVM ends after the command: both change
+less with what else the machine does. `over` counts the commands whose warm run is longer than its goal. Exit status 0 if none is,
+and each has ended with its status.
 """
 
 import argparse
+import ctypes
 import os
 import statistics
 import subprocess
@@ -17,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
@@ -29,6 +33,8 @@ RUNS = 3
 """Warm runs of each command."""
 _READINGS = 20_000
 _WITHIN_S = 300.0
+_CHILD_SUBREAPER = 36
+"""Linux's PR_SET_CHILD_SUBREAPER: orphans of a command become children of this process."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,17 @@ def timed(command: Command, config: Path) -> dict[str, Any]:
 
 
 def _run(words: Sequence[str]) -> tuple[float, float, int]:
-    """Return the seconds of a command, the CPU of its Python (a JVM outlives it, and is not in there), and its status."""
+    """Return the seconds of a command, the CPU of all of its processes, and its status."""
+    ctypes.CDLL(None).prctl(_CHILD_SUBREAPER, 1)
+    others = psutil.Process().children()
     began_s, before = time.monotonic(), os.times()
-    ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    seconds, after = time.monotonic() - began_s, os.times()
+    quiet = subprocess.DEVNULL
+    ended = subprocess.run(words, cwd=ROOT, stdin=quiet, stdout=quiet, stderr=quiet, check=False)
+    seconds = time.monotonic() - began_s
+    for left in psutil.Process().children():
+        if left not in others:  # the JVM, an orphan
+            os.waitpid(left.pid, 0)
+    after = os.times()
     used_s = after.children_user + after.children_system - before.children_user - before.children_system
     return seconds, used_s, ended.returncode
 

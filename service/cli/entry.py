@@ -1,5 +1,6 @@
 """The entries of a process: a shell's, spark-submit's, and `main` for both."""
 
+import errno
 import io
 import logging
 import os
@@ -12,6 +13,8 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from service.cli.command import app
+from service.cli.log import report
+from service.errors import SetupError
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -22,11 +25,23 @@ def main(words: Sequence[str] | None = None) -> int:
     load()
     try:
         status = get_command(app)(args=words, prog_name="tidemark", standalone_mode=False)
+    except OSError as error:
+        return _unwritten(error)
     except TyperException as error:
         show: Callable[[], None] | None = getattr(error, "show", None)  # of the classes for wrong command lines
         show() if show is not None else print(f"tidemark: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     return int(status or 0)
+
+
+def _unwritten(error: OSError) -> int:
+    """Report that the output has no room, and return the exit status. Raises any other error."""
+    if error.filename is not None or error.errno not in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        raise error
+    what = f"standard output cannot be written ({error.strerror}), and what follows is lost"
+    failure = SetupError(what, remedy="Make room, or redirect the output to another disk")
+    report(failure)
+    return failure.status
 
 
 def load() -> None:
@@ -42,10 +57,23 @@ def daemon() -> None:
 
 def program() -> None:
     """The entry for a shell: `tidemark`, and `python -m service.cli`."""
+    _open_streams()
     _keep_private()
     if isinstance(sys.stdout, io.TextIOWrapper):  # as standard error: characters outside of the encoding are escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     _leave(main())
+
+
+def _open_streams() -> None:
+    """Open /dev/null in the place of standard streams that are closed, as by `>&-`, for this process and its children.
+
+    A socket to Kafka or Redis would have the number of the stream otherwise, and get what a JVM or a library writes there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each takes the lowest number that is free
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 - it is open until the process ends
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _keep_private() -> None:
@@ -68,6 +96,11 @@ def _leave(status: int) -> NoReturn:
         errors.drain()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BrokenPipeError):
+        try:
             stream.flush()
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            with suppress(OSError):  # standard error has no room either
+                status = _unwritten(error)
     os._exit(status)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 AFTER_S = 2.0
 """A bar is shown for work that takes longer."""
 
+_DUMB = ("dumb", "unknown")
+"""Terminals, by TERM, that write control characters as they are."""
+
 
 class Bar:
     """Call it with how much is done and how much there is. Without a terminal the calls do nothing."""
@@ -51,16 +54,18 @@ def bar(unit: str) -> Iterator[Bar]:
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show `what` and the seconds since on a line of its own while the block runs. The line is removed at the end."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":  # which writes control characters as they are
+    """Show `what`, cut to the width, and the seconds since on one line while the block runs. The line is removed at the end."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") in _DUMB:
         yield
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as shown:
-        shown.add_task(what, total=None)
+    console = Console(stderr=True)
+    room = max(1, console.width - len("- ") - len(" 0:00:00"))  # Rich would cut all columns, the seconds first
+    with Progress(*columns, console=console, transient=True, redirect_stdout=False) as shown:
+        shown.add_task(what if len(what) <= room else f"{what[: room - 1]}…", total=None)
         yield
 
 

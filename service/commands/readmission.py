@@ -17,7 +17,7 @@ from service import clock
 from service.admission import readings
 from service.admission.formats.format import FILTERED
 from service.admission.schema_sources import load_schemas
-from service.commands import dissect
+from service.commands import dissect, progress
 from service.commands.explain import explain
 from service.pipeline import failure
 from service.recompute import decisions, late
@@ -70,7 +70,8 @@ class Readmission:
     def _decide(self, rejects: Sequence[Reject]) -> list[tuple[str, str]]:
         settings, now_ms = self._settings, clock.now_ms()
         if self._spark is None:
-            self._spark = session.build(settings, master="local[1]", is_brief=True)
+            with progress.waiting("Spark starts, to decide which rejects would be admitted"):
+                self._spark = session.build(settings, master="local[1]", is_brief=True)
         attributes = decisions.serving_attributes(self._spark, settings) if lookup.needed(settings) else None
         # Two rejects may have one offset, in two partitions: a record's number takes the offset's place.
         rows = [replace(each, place=replace(each.place, offset=n), broker_ms=now_ms) for n, each in enumerate(rejects)]

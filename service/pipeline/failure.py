@@ -121,6 +121,11 @@ _DIRECT = (
     _Rule(SetupError, MAKE_ROOM, FULL),
     _Rule(
         SetupError,
+        "Set TMPDIR to a folder that the user may write, with room",
+        re.compile(r"No usable temporary directory"),
+    ),
+    _Rule(
+        SetupError,
         "Give the machine more memory, or more open files; the batch is replayed from the checkpoint",
         re.compile(
             r"OutOfMemoryError|^MemoryError|ArrowMemoryError|_OUT_OF_MEMORY\]|Too many open files|Cannot allocate memory|"

@@ -3,10 +3,21 @@
 import os
 from pathlib import Path
 
+from service.errors import SetupError
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 """The scripts and settings files that operators use. A wheel has them as the package `deploy`."""
 CHECKOUT = (ROOT / "pyproject.toml").exists()
+
+
+def user_home() -> Path:
+    """Return the user's home. Raises SetupError for a user of no account, as a container's may be, without HOME."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        what = "The user has no home folder: HOME is not set, and the machine has no account of this user"
+        raise SetupError(what, remedy="Set HOME to a folder that the user may write") from error
 
 
 def cache() -> Path:
@@ -15,4 +26,4 @@ def cache() -> Path:
         return Path(given)
     if CHECKOUT:
         return ROOT / ".build"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidemark"
+    return Path(os.environ.get("XDG_CACHE_HOME") or user_home() / ".cache") / "tidemark"

@@ -24,6 +24,7 @@ from xml.etree import ElementTree
 from service.errors import SetupError
 from service.spark import jars
 from service.spark.jars import Jar
+from service.spark.places import user_home
 
 CENTRAL = "https://repo.maven.apache.org/maven2"
 VARIABLE = "TIDEMARK_MAVEN_REPOSITORY"
@@ -85,7 +86,7 @@ def configured(home: Path | None = None) -> str:
     """Return the repository's address: of TIDEMARK_MAVEN_REPOSITORY, else Maven's mirror of Central, else Central."""
     if given := os.environ.get(VARIABLE):
         return given
-    settings = (home or Path.home()) / ".m2" / "settings.xml"
+    settings = (home or user_home()) / ".m2" / "settings.xml"
     with contextlib.suppress(OSError, ElementTree.ParseError):
         for mirror in ElementTree.parse(settings).iterfind("{*}mirrors/{*}mirror"):  # noqa: S314 - the user's own file
             mirrored = {each.strip() for each in (mirror.findtext("{*}mirrorOf") or "").split(",")}
@@ -136,7 +137,7 @@ def _folder(offline: Path) -> _Source:
 
 
 def _online(repository: str) -> _Source:
-    local = Path.home() / ".m2" / "repository"
+    local = user_home() / ".m2" / "repository"
     address, headers = _split(repository)
 
     def source(jar: Jar, file: BinaryIO) -> str:

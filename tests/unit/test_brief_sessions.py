@@ -1,6 +1,7 @@
 """Commands without Spark where they can be, and with a quiet, quick JVM where they cannot."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -52,10 +53,21 @@ def test_devices_with_redis_away_says_so_within_two_seconds(tmp_path: Path, caps
         assert "does not answer" in capsys.readouterr().err
 
 
-def test_a_brief_jvm_has_one_collector_and_one_compiler() -> None:
+def test_a_brief_jvm_has_one_collector_and_one_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path))
     options = session.brief(OPTIONS).split()
     assert options == ["-XX:MetaspaceSize=256m", "-Xss4m", *session.BRIEF_JAVA]
     assert "-XX:+UseSerialGC" in options
+
+
+def test_a_brief_jvm_takes_its_classes_from_an_archive_beside_the_jars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "the jars" / "classes" / session.BRIEF_ARCHIVE
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    monkeypatch.setenv("TIDEMARK_JARS", str(tmp_path / "the jars"))
+    assert f"-XX:SharedArchiveFile={archive}" in shlex.split(session.brief(OPTIONS))
 
 
 def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
@@ -70,11 +82,11 @@ def test_lines_of_the_jvm_that_say_nothing_are_left_out(capfd: pytest.CaptureFix
     assert capfd.readouterr().err == "ERROR of Spark\nthe last words"
 
 
-@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False)])
+@pytest.mark.parametrize(("term", "shown"), [("xterm", True), ("dumb", False), ("unknown", False)])
 def test_a_terminal_shows_what_a_command_waits_for(term: str, shown: bool) -> None:
     program = (
         "from time import sleep\nfrom service.commands.progress import waiting\n"
-        "with waiting('Spark starts'): sleep(0.7)\nprint('ready')"
+        "with waiting('Spark starts' + ', for a reason' * 9): sleep(0.7)\nprint('ready')"
     )
     terminal, inner = os.openpty()
     environment = {**os.environ, "TERM": term}
@@ -85,7 +97,10 @@ def test_a_terminal_shows_what_a_command_waits_for(term: str, shown: bool) -> No
     os.close(inner)
     os.close(terminal)
     assert (b"Spark starts" in said) == shown
-    if shown:
+    if not shown:
+        assert said.split() == [b"ready"]
+    else:
+        assert b"0:00:00" in said, "a long text leaves room for the seconds"
         after = said.rpartition(b"Spark starts")[2]
         assert b"\x1b[2K" in after, "the line is removed"
         assert after.rstrip().endswith(b"ready")

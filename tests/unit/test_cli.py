@@ -17,6 +17,7 @@ from service.commands import dashboard, devices
 from service.commands.finding import failed
 from service.errors import SettingsError, SetupError
 from service.monitoring.status import State
+from service.spark import places
 from tests.served import served
 
 GOOD = """
@@ -58,6 +59,50 @@ def test_a_reader_of_the_output_may_leave() -> None:
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(write)
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_status_and_no_socket_takes_their_number(closed: str, tmp_path: Path) -> None:
+    seen = tmp_path / "streams"
+    program = (
+        "import os; from service.cli import entry; entry._open_streams(); "
+        f"os.system('readlink /proc/self/fd/1 /proc/self/fd/2 > {seen}'); entry._leave(entry.main(['--version']))"
+    )
+    words = f"exec '{sys.executable}' -c \"$0\" {closed}"
+    ended = subprocess.run(["/bin/sh", "-c", words, program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ("2>" in closed) == ("/dev/null" in seen.read_text())
+
+
+def test_output_without_room_is_a_message(tmp_path: Path) -> None:
+    for unbuffered in ("", "1"):
+        with Path("/dev/full").open("w") as full:
+            ended = subprocess.run(
+                [sys.executable, "-m", "service.cli", "--version"],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            )
+        assert ended.returncode == SetupError.status
+        assert "standard output cannot be written (No space left on device)" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_a_user_without_a_home_is_told_to_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, whose user has no account."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(places, "CHECKOUT", False)
+    for name in ("HOME", "XDG_CACHE_HOME", "TIDEMARK_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(SetupError, match="Set HOME to a folder"):
+        places.cache()
 
 
 def test_remedies_and_faults_are_lines_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,11 +166,25 @@ def test_columns_that_are_not_used_may_have_any_name_but_the_key_s() -> None:
     expectations.check_columns(columns, reference(columns=("site",)), "here")
 
 
+def test_an_expectation_of_a_distribution_has_the_library_that_it_needs(tmp_path: Path) -> None:
+    """Great Expectations' import leaves SciPy's statistics out until they are used."""
+    partition = {"values": ["pump", "meter"], "weights": [0.5, 0.5]}
+    suite = written(
+        tmp_path,
+        expect("column_kl_divergence_to_be_less_than", column="type", partition_object=partition, threshold=0.1),
+    )
+    expectations.validate(devices("a", "b", type=["pump", "meter"]), reference(suite))
+    text = refusal(devices("a", "b", "c", "d", type=["pump", "pump", "pump", "meter"]), reference(suite))
+    assert "expect_column_kl_divergence_to_be_less_than" in text
+    assert "observed 0.13" in text
+
+
 def test_great_expectations_is_neither_imported_early_nor_heard(tmp_path: Path) -> None:
     """In a process of its own: output is what reaches the process's own streams."""
     program = tmp_path / "program.py"
     program.write_text(
         "import sys, pathlib, pyarrow as pa\n"
+        "sys.modules['sqlalchemy'] = None  # as if it were not installed\n"
         "from service import settings\n"
         "from service.reference import expectations\n"
         "assert 'great_expectations' not in sys.modules\n"
@@ -179,7 +193,11 @@ def test_great_expectations_is_neither_imported_early_nor_heard(tmp_path: Path) 
         "table = pa.table({c: ['a'] for c in ('device', 'type', 'site', 'installed')})\n"
         "try:\n    expectations.validate(table, reference)\n"
         "except expectations.ReferenceDataError:\n    assert 'great_expectations' in sys.modules\n"
-        "else:\n    raise SystemExit('nothing was refused')\n",
+        "else:\n    raise SystemExit('nothing was refused')\n"
+        "assert not {'scipy.stats._stats_py', 'altair.vegalite'} & {*sys.modules}, 'a third of the import, for nothing'\n"
+        "from scipy import stats\nimport scipy.stats\n"
+        "assert stats.entropy([1, 1]) == scipy.stats.entropy([1, 1]) > 0.69\n"
+        "assert scipy.stats.norm.cdf(0) == 0.5\n",
         encoding="utf-8",
     )
     ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, timeout=120)

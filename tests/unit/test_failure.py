@@ -10,7 +10,7 @@ import pytest
 
 from service.admission.questions import UndecidedError
 from service.daemon import starts
-from service.errors import TidemarkError
+from service.errors import SetupError, TidemarkError
 from service.pipeline.failure import CALM_S, GIVE_UP_S, Patience, classify, transient
 from service.redis.link import EpochLostError
 from service.settings import Settings
@@ -284,3 +284,9 @@ def test_an_unforeseen_failure_of_a_task_counts_towards_the_search_for_unreadabl
     assert starts.counts(JavaError(lost(f"java.lang.IllegalStateException: unforeseen{FRAMES}")))
     assert starts.counts(JavaError(lost(f"java.lang.OutOfMemoryError: Java heap space{FRAMES}")))
     assert not starts.counts(JavaError(lost(f"java.io.IOException: No space left on device{FRAMES}")))
+
+
+def test_a_machine_without_a_folder_for_temporary_files_is_told_of_tmpdir() -> None:
+    error = classify(FileNotFoundError(2, "No usable temporary directory found in ['/tmp', '/var/tmp']"))
+    assert isinstance(error, SetupError)
+    assert "Set TMPDIR" in error.remedy
