@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from load.judge.expected import Readings, SessionOrder, sessions
 from load.judge.statistics import ORDERED, tolerance
 from service.aggregation.sessions import rules as rules_of
+from service.errors import SettingsError
 from service.outlets import tables
 from service.publication.meta import meta
 from service.publication.rows import session_rows, session_statistics
@@ -276,7 +276,7 @@ def test_settings_name_statistics_of_order_and_the_measures_that_have_them():
     ],
 )
 def test_settings_refuse_what_sessions_do_not_have(sessions, message):
-    with pytest.raises(ValidationError, match=message):
+    with pytest.raises(SettingsError, match=message):
         settings(input=INPUT, sessions=sessions)
 
 
