@@ -576,6 +576,12 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
         },
         "views": [view(each) for each in rules.views],
         "outlets": [{"name": "memory", "kind": "parquet", "path": "unused", "when_away": "wait", "retry_for": "60 s"}],
-        "sessions": {"gap": gap, "max_duration": longest, "retain": retain, "buckets": BUCKETS, "statistics": ORDERED},
+        "sessions": {
+            "gap": gap,
+            "max_duration": longest,
+            "retain": retain,
+            "buckets": BUCKETS,
+            "statistics": list(ORDERED),
+        },
         "redis": {"url": url, "prefix": PREFIX, "chunk": 10},
     }
