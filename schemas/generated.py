@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from state.statistics import ALWAYS, SESSION_STATISTICS, STATISTICS, Statistic
+from state.statistics import ALWAYS, ORDERED, SESSION_STATISTICS, STATISTICS, Statistic
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRACT, PAGE = ROOT / "schemas" / "redis.json", ROOT / "schemas" / "redis.md"
@@ -25,6 +25,7 @@ def texts() -> dict[Path, str]:
     client = _between(
         CLIENT.read_text(encoding="utf-8"), "class Window", r"schemas.generated`\.\n", _fields(), "    final"
     )
+    client = _between(client, "class Summary", r"    max: [^\n]*\n", _session_fields(), "\n")
     return {CONTRACT: contract, PAGE: page, CLIENT: client}
 
 
@@ -53,14 +54,20 @@ def _properties() -> Iterable[str]:
 
 def _session_properties() -> Iterable[str]:
     """The number of readings of a measure may be 0."""
-    others = "|".join(name for name in SESSION_STATISTICS if name != "count")
-    yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.count$": {{"$ref": "#/$defs/count"}},'
+    whole = [name for name in ORDERED if STATISTICS[name].is_whole]
+    others = "|".join(name for name in (*SESSION_STATISTICS, *ORDERED) if name not in {"count", *whole})
+    yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.({"|".join(("count", *whole))})$": {{"$ref": "#/$defs/count"}},'
     yield f'{" " * 10}"^[a-z][a-z0-9_]*\\\\.({others})$": {{"$ref": "#/$defs/number"}}'
 
 
 def _fields() -> Iterable[str]:
     for name, statistic in STATISTICS.items():
         yield f"    {name}: {'int' if statistic.is_whole else 'float'}{'' if name in ALWAYS else ' | None'}"
+
+
+def _session_fields() -> Iterable[str]:
+    for name in ORDERED:
+        yield f"    {name}: {'int' if STATISTICS[name].is_whole else 'float'} | None = None"
 
 
 _UNITS = {
@@ -78,7 +85,8 @@ def _table() -> Iterable[str]:
     yield "| --- | --- | --- | --- | --- |"
     for name, each in STATISTICS.items():
         unit = _UNITS.get(each.unit, each.unit)
-        yield f"| `{name}` | {each.meaning} | {unit} | {each.error} | {'yes' if name in SESSION_STATISTICS else 'no'} |"
+        of_sessions = "yes" if name in SESSION_STATISTICS else "by `sessions.statistics`" if name in ORDERED else "no"
+        yield f"| `{name}` | {each.meaning} | {unit} | {each.error} | {of_sessions} |"
 
 
 if __name__ == "__main__":

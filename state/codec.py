@@ -22,8 +22,8 @@ twice.
 
 Version 2 has windows with the columns of `windows.SCHEMA`, none of them null. Version 3 has the columns that the views need
 (`state.statistics.COLUMNS`), null in windows that lack one. Version 4 has rows that wait (state/waiting.py), version 5 windows
-that leave before they are final (state/settled.py). A state is written as the lowest version that can hold it, so that a service
-of that version can still read it.
+that leave before they are final (state/settled.py), version 6 trails of runs (state/runs.py). A state is written as the lowest
+version that can hold it, so that a service of that version can still read it.
 """
 
 import struct
@@ -34,7 +34,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from state import packing, settled, waiting, windows
+from state import blobs, packing, settled, waiting, windows
 from state.columns import array, codes_of
 from state.delta import Delta
 from state.layout import BucketState, Changes, session_schema, status_schema
@@ -42,7 +42,7 @@ from state.window_columns import COLUMNS
 
 VERSION = 2
 """1: a state had no windows; Spark's own aggregation kept them."""
-VERSIONS = (VERSION, 3, 4, 5)
+VERSIONS = (VERSION, 3, 4, 5, 6)
 """Those that can be read."""
 COMPRESSED_FROM = 1 << 14
 """Bytes of a state's table above which its columns are compressed by Zstandard; what is shuffled is compressed by Spark. A whole
@@ -96,6 +96,8 @@ def encode(state: BucketState) -> bytes:
         version = 4
     if settled.LEFT in state.windows.column_names:
         version = 5
+    if any(field.type == blobs.TYPE for field in state.runs.schema):
+        version = 6
     return _pack(b"S", [_ipc(table, stored=True) for table in (runs, state.devices, state.windows)], version)
 
 

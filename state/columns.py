@@ -5,7 +5,7 @@ Inside, "lacking" is NaN (float64) or -1 (a time); in an Arrow table it is null.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,17 +52,22 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """n stretches of time (`start` and `last` are the first and last event time, both inclusive) and their measures."""
+    """n stretches of time (`start` and `last` are the first and last event time, both inclusive) and their measures.
+
+    `trails` has a column of lists (state/blobs.py) for each measure with statistics of order.
+    """
 
     start: Ints
     last: Ints
     count: Ints
     stats: Mapping[str, Stats]
+    trails: Mapping[str, npt.NDArray[np.object_]] = field(default_factory=dict)
 
     def take(self, rows: Ints | Bools) -> "Block":
         """The chosen rows."""
         stats = {name: stat.take(rows) for name, stat in self.stats.items()}
-        return Block(self.start[rows], self.last[rows], self.count[rows], stats)
+        trails = {name: column[rows] for name, column in self.trails.items()}
+        return Block(self.start[rows], self.last[rows], self.count[rows], stats, trails)
 
 
 class Keys:
@@ -93,7 +98,7 @@ class Keys:
 
 
 def combine(block: Block, heads: Ints) -> Block:
-    """Rows `heads[i] .. heads[i + 1] - 1` as one row each. `heads` starts with 0 and ascends; n >= 1."""
+    """Rows `heads[i] .. heads[i + 1] - 1` as one row each, without trails. `heads` starts with 0 and ascends; n >= 1."""
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf is a measure's own problem, not a warning
         stats = {name: _combine_stats(stat, heads, block.count.size) for name, stat in block.stats.items()}
     return Block(
@@ -124,7 +129,7 @@ def combine_last(value: Floats, at: Ints, heads: Ints, size: int) -> tuple[Float
 
 
 def concat(first: Block, second: Block) -> Block:
-    """Rows of both; a measure that one of them lacks is lacking in its rows."""
+    """Rows of both; a measure that one of them lacks is lacking in its rows. Both have trails of the same measures."""
     names = dict.fromkeys((*first.stats, *second.stats))
     stats: dict[str, Stats] = {}
     for name in names:
@@ -136,6 +141,7 @@ def concat(first: Block, second: Block) -> Block:
         np.concatenate((first.last, second.last)),
         np.concatenate((first.count, second.count)),
         stats,
+        {name: np.concatenate((column, second.trails[name])) for name, column in first.trails.items()},
     )
 
 

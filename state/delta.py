@@ -64,6 +64,7 @@ class Delta:
     Of runs the first column is the row of the device. `names` are the added devices. The added windows have `texts`, their
     dictionaries in the order of `windows.TEXTS`, and `codes`, which index them. `lists` has the columns of lists
     (state/blobs.py) of the changed windows, then of the added ones: all but trails change only with a window's count.
+    `run_lists` has those of runs, all of them trails.
     """
 
     runs: Change
@@ -73,13 +74,14 @@ class Delta:
     texts: tuple[Array, ...]
     codes: tuple[Ints, ...]
     lists: tuple[Array, ...] = ()
+    run_lists: tuple[Array, ...] = ()
 
     @property
     def changed_bytes(self) -> int:
         """Bytes of the rows that changed or were added: eight for each number, and the texts of added rows."""
         tables = self.runs, self.devices, self.windows
         numbers = sum(len(table.columns) * (len(table.changed) + len(table.added)) for table in tables)
-        return 8 * numbers + sum(int(each.nbytes) for each in (self.names, *self.texts, *self.lists))
+        return 8 * numbers + sum(int(each.nbytes) for each in (self.names, *self.texts, *self.lists, *self.run_lists))
 
 
 def diff(before: BucketState, after: BucketState) -> Delta | None:
@@ -93,22 +95,31 @@ def diff(before: BucketState, after: BucketState) -> Delta | None:
     old_runs = _runs(before.runs, device_row)
     run_row = _run_rows(old_runs[0].numbers, ints(before.runs, "start"), after)
     window_row = windows.rows_of(before.windows, after.windows)
-    trails = [] if TRAIL not in after.windows.column_names else [array(each.windows[TRAIL]) for each in (before, after)]
+    trails = (
+        [] if TRAIL not in after.windows.column_names else [tuple(array(e.windows[TRAIL]) for e in (before, after))]
+    )
     changed_windows = _change(_columns(before.windows), _columns(after.windows), window_row, trails)
+    of_runs = zip(_lists(before.runs), _lists(after.runs), strict=True)
+    changed_runs = _change(old_runs, _runs(after.runs), run_row, list(of_runs))
     added = windows.empty()
     if len(changed_windows.added):
         added = windows.compact(after.windows.take(pa.array(changed_windows.added)))
     texts = [array(added.column(name)) for name in windows.TEXTS]
-    touched = pa.array(np.concatenate((changed_windows.changed, changed_windows.added)))
     return Delta(
-        _change(old_runs, _runs(after.runs), run_row),
+        changed_runs,
         devices,
         changed_windows,
         names.take(pa.array(devices.added)),
         tuple(text.dictionary for text in texts),
         tuple(codes_of(text).astype(np.int64) for text in texts),
-        tuple(column.take(touched) for column in _lists(after.windows)),
+        _touched(after.windows, changed_windows),
+        _touched(after.runs, changed_runs),
     )
+
+
+def _touched(table: pa.Table, change: Change) -> tuple[Array, ...]:
+    rows = pa.array(np.concatenate((change.changed, change.added)))
+    return tuple(column.take(rows) for column in _lists(table))
 
 
 def apply(before: BucketState, delta: Delta) -> BucketState:
@@ -123,11 +134,13 @@ def apply(before: BucketState, delta: Delta) -> BucketState:
     device_row[stay] = np.arange(len(names) - len(delta.names))
     rows, *columns = _applied(_runs(before.runs, device_row), delta.runs)
     device = pa.DictionaryArray.from_arrays(rows.numbers.astype(np.int32), names)
-    runs = _table(before.runs.schema, [device], columns)
+    runs = _table(
+        before.runs.schema, [device], columns, _applied_lists(_lists(before.runs), delta.runs, delta.run_lists)
+    )
 
     columns = _applied(_columns(before.windows), delta.windows)
     texts = [array(column) for column in _window_texts(before.windows, delta).columns]
-    lists = _applied_lists(_lists(before.windows), delta)
+    lists = _applied_lists(_lists(before.windows), delta.windows, delta.lists)
     return BucketState(runs, devices, _table(before.windows.schema, texts, columns, lists))
 
 
@@ -173,10 +186,9 @@ def _lists(table: pa.Table) -> list[Array]:
     return [array(table.column(number)) for number, field in enumerate(table.schema) if field.type == blobs.TYPE]
 
 
-def _applied_lists(before: list[Array], delta: Delta) -> list[Array]:
-    change = delta.windows
-    if len(before) != len(delta.lists):
-        msg = f"a delta of {len(delta.lists)} columns of lists does not fit a table of {len(before)}"
+def _applied_lists(before: list[Array], change: Change, lists: Sequence[Array]) -> list[Array]:
+    if len(before) != len(lists):
+        msg = f"a delta of {len(lists)} columns of lists does not fit a table of {len(before)}"
         raise ValueError(msg)
     if not before:
         return []
@@ -184,7 +196,7 @@ def _applied_lists(before: list[Array], delta: Delta) -> list[Array]:
     rows = np.arange(change.size)[_staying(change)]
     rows = _with_added(rows, change.added, change.size + changed + np.arange(added))
     rows[change.changed] = change.size + np.arange(changed)
-    return [blobs.placed(pair, rows) for pair in zip(before, delta.lists, strict=True)]
+    return [blobs.placed(pair, rows) for pair in zip(before, lists, strict=True)]
 
 
 def _runs(runs: pa.Table, device_row: Ints | None = None) -> list[_Column]:
@@ -194,12 +206,16 @@ def _runs(runs: pa.Table, device_row: Ints | None = None) -> list[_Column]:
 
 
 def _table(schema: pa.Schema, texts: list[Array], columns: list[_Column], lists: Sequence[Array] = ()) -> pa.Table:
-    """All tables have their texts first, and their lists last."""
-    arrays = list(texts)
-    for field, column in zip(list(schema)[len(texts) : len(schema) - len(lists)], columns, strict=True):
+    """All tables have their texts first."""
+    arrays, numbers_left, lists_left = list(texts), iter(columns), iter(lists)
+    for field in list(schema)[len(texts) :]:
+        if field.type == blobs.TYPE:
+            arrays.append(next(lists_left))
+            continue
+        column = next(numbers_left)
         numbers = column.numbers.view(np.float64) if pa.types.is_floating(field.type) else column.numbers
         arrays.append(pa.array(numbers, mask=column.nulls))
-    return pa.Table.from_arrays([*arrays, *lists], schema=schema)
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 # Where the rows of a table before the step are after it, -1 of those removed. The others ascend without a hole among the
@@ -225,8 +241,8 @@ def _run_rows(device: Ints, start: Ints, after: BucketState) -> Ints:
     return np.where((device >= 0) & (sorted_keys[rows] == wanted), rows, -1)
 
 
-def _change(before: list[_Column], after: list[_Column], row: Ints, lists: Sequence[Array] = ()) -> Change:
-    """`lists` are a column of lists before and after, which may change alone."""
+def _change(before: list[_Column], after: list[_Column], row: Ints, lists: Sequence[tuple[Array, ...]] = ()) -> Change:
+    """`lists` are columns of lists before and after, which may change alone."""
     stays = row >= 0
     stay: _Rows = slice(None) if stays.all() else np.flatnonzero(stays)
     at = row[stay]
@@ -239,8 +255,8 @@ def _change(before: list[_Column], after: list[_Column], row: Ints, lists: Seque
         differs |= old.numbers[stay] != new.numbers[to]
         if old.nulls is not None or new.nulls is not None:
             differs |= _nulls(old)[stay] != _nulls(new)[to]
-    if lists:
-        old_lists, new_lists = (blobs.of_rows(each, rows) for each, rows in zip(lists, (stay, to), strict=True))
+    for pair in lists:
+        old_lists, new_lists = (blobs.of_rows(each, rows) for each, rows in zip(pair, (stay, to), strict=True))
         differs |= pc.not_equal(old_lists, new_lists).to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(differs)
     origin = rows if isinstance(stay, slice) else stay[rows]

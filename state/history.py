@@ -58,7 +58,7 @@ def closed(
     rules = replace(rules, most_readings=None, leads={}, rollups=())
     state = empty_state(rules)
     widest = rules.gap_ms
-    closed_sessions = [session_schema(rules.measures).empty_table()]
+    closed_sessions = [session_schema(rules.measures, rules.trails).empty_table()]
     # Each payload moves the watermark to its first reading. This makes no reading late, and bounds memory: all that neither
     # this payload nor a later one can change is closed.
     for payload in payloads:
@@ -68,7 +68,7 @@ def closed(
         state, changes, over = advance(state, parts, runs, min(payload.first_ms, watermark_ms), rules)
         closed_sessions.append(_closed(changes.sessions))
         if over.num_rows:
-            yield Closed(over, session_schema(rules.measures).empty_table())
+            yield Closed(over, session_schema(rules.measures, rules.trails).empty_table())
     _, changes, over = advance(state, [], [], watermark_ms, rules)
     closed_sessions.append(_closed(changes.sessions))
     sessions, unrecoverable = pa.concat_tables(closed_sessions), 0

@@ -5,7 +5,7 @@ since the start of any session before that time.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def corrected(base: pa.Table, late: pa.Table, fold: Fold, watermark_ms: int, rul
     `base` are the runs of the devices in `late`, each since the start of a session that is not after the first late reading.
     `fold` makes runs of some rows of `late`.
     """
+    rules = replace(rules, most_readings=None)  # as in state/history.py: all readings of a session come at once
     device = late["device"].to_pylist()
     event_ms = ints(late, "event_ms")
     before = _sessions(base, watermark_ms, rules)
@@ -104,7 +105,7 @@ def _changes(before: _Split, after: _Split, rules: Rules) -> pa.Table:
             if (device, start) not in after.closed:
                 into = max((s for s in starts.get(device, ()) if s < start), default=None)
                 rows.append({**row, "state": MERGED, "reason": MERGED, "merged_into": into})
-        tables.append(pa.Table.from_pylist(rows, schema=session_schema(rules.measures)))
+        tables.append(pa.Table.from_pylist(rows, schema=session_schema(rules.measures, rules.trails)))
     return pa.concat_tables(tables)
 
 

@@ -56,12 +56,12 @@ class Changes:
         return cls(session_schema(()).empty_table(), status_schema(()).empty_table(), windows)
 
 
-def run_schema(measures: Iterable[str]) -> pa.Schema:
-    """Of `BucketState.runs`: runs with the start of the session that each belongs to.
+def run_schema(measures: Iterable[str], trails: Iterable[str] = ()) -> pa.Schema:
+    """Of `BucketState.runs`: runs with the start of the session that each belongs to. Lists are the last columns.
 
     `device` is a dictionary array over `BucketState.devices.device`, in that order: its codes are rows of `devices`.
     """
-    plain = runs.schema(tuple(measures))
+    plain = runs.schema(tuple(measures), trails)
     device = pa.field("device", pa.dictionary(pa.int32(), pa.string()), nullable=False)
     return plain.set(0, device).insert(1, pa.field("session", pa.int64(), nullable=False))
 
@@ -86,9 +86,9 @@ def device_schema(measures: Iterable[str]) -> pa.Schema:
     )
 
 
-def session_schema(measures: Iterable[str]) -> pa.Schema:
+def session_schema(measures: Iterable[str], trails: Iterable[str] = ()) -> pa.Schema:
     """Of `Changes.sessions`: `merged_into` is the start of the session that took this one over, else null."""
-    return table_schema(
+    plain = table_schema(
         [
             pa.field("device", pa.string(), nullable=False),
             pa.field("start", pa.int64(), nullable=False),
@@ -101,6 +101,7 @@ def session_schema(measures: Iterable[str]) -> pa.Schema:
         measures,
         TOTALS,
     )
+    return pa.schema([*plain, *runs.trail_fields(trails)])
 
 
 TRANSITIONS = pa.schema(

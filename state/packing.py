@@ -8,7 +8,8 @@ Little endian. Lengths are not repeated: the first array has all of them.
     nulls      1 byte: 0 for none, else 1 and then a bit a row, the lowest bit first
     texts      numbers of the lengths in bytes, and the UTF-8 bytes
     lists      nulls, numbers of the lengths in bytes, and the bytes. Columns of lists are the last ones, up to the end: a delta
-               without any has the bytes that it had before there were lists
+               without any has the bytes that it had before there were lists. Those of runs come before those of windows; the
+               number of columns of runs has theirs in its upper bits
 """
 
 import numpy as np
@@ -20,6 +21,8 @@ from state.delta import Change, Delta, Values
 
 _UNSIGNED = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _TABLES, _COUNTS, _TEXTS = 3, 5, 4
+_LISTS_FROM = 16
+_COLUMNS = 4
 
 
 def pack(delta: Delta) -> bytes:
@@ -28,7 +31,9 @@ def pack(delta: Delta) -> bytes:
     texts = delta.names, *delta.texts
     writer = _Writer()
     counts = [(t.size, len(t.removed), len(t.changed), len(t.added), len(t.columns)) for t in tables]
-    writer.numbers(np.array([*sum(counts, ()), *map(len, texts)], np.int64))
+    numbers = np.array([*sum(counts, ()), *map(len, texts)], np.int64)
+    numbers[_COLUMNS] += len(delta.run_lists) << _LISTS_FROM
+    writer.numbers(numbers)
     for table in tables:
         writer.positions(table.removed)
         writer.positions(table.changed)
@@ -41,7 +46,7 @@ def pack(delta: Delta) -> bytes:
         writer.numbers(codes)
     for text in texts:
         writer.texts(text)
-    for column in delta.lists:
+    for column in (*delta.run_lists, *delta.lists):
         writer.lists(column)
     return b"".join(writer.pieces)
 
@@ -53,13 +58,15 @@ def unpack(data: bytes) -> Delta:
     if min(counts) < 0:
         msg = f"a count is {min(counts)}"
         raise ValueError(msg)
+    number_of_lists, counts[_COLUMNS] = divmod(counts[_COLUMNS], 1 << _LISTS_FROM)
     runs, devices, windows = (_change(reader, *counts[n * _COUNTS : (n + 1) * _COUNTS]) for n in range(_TABLES))
     codes = tuple(reader.numbers(len(windows.added)) for _ in range(_TEXTS - 1))
     names, *texts = (reader.texts(count) for count in counts[-_TEXTS:])
+    run_lists = tuple(reader.lists(len(runs.changed) + len(runs.added)) for _ in range(number_of_lists))
     lists = []
     while reader.has_more:
         lists.append(reader.lists(len(windows.changed) + len(windows.added)))
-    return Delta(runs, devices, windows, names, tuple(texts), codes, tuple(lists))
+    return Delta(runs, devices, windows, names, tuple(texts), codes, tuple(lists), run_lists)
 
 
 def _change(reader: "_Reader", size: int, removed: int, changed: int, added: int, columns: int) -> Change:

@@ -47,6 +47,7 @@ class Rules:
                      whose windows leave when they are final there is none
     fills            for how long after a reading windows without one are published, in ms by view; of views that publish none
                      there is none
+    trails           the measures whose runs have trails, for statistics of order of sessions (state/trails.py)
     rollups          the views that are put together of closed windows of other views, each level behind that of its sources
                      (state/rollups.py)
     """
@@ -66,6 +67,7 @@ class Rules:
     leads: Mapping[str, int] = field(default_factory=dict)
     fills: Mapping[str, int] = field(default_factory=dict)
     rollups: "Sequence[Level]" = ()
+    trails: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):

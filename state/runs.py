@@ -6,13 +6,18 @@ inside one session, whatever else arrives, which makes runs the unit that may be
 A device may have a session gap of its own. Then its runs bring it, in the column `gap` (ms; -1 or no such column: that of the
 rules), and in `interval` how far apart its readings are expected to be (-1: not known). All runs of one device in one step
 bring the same.
+
+With `Rules.trails` a run has the trail (state/trails.py) of some measures. Runs of one cell merge theirs as parts of a window do.
+The runs of a session follow each other in time, so their trails are joined when a session is emitted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from state import blobs, columns, trails
 from state.columns import (
     LAST,
     TOTALS,
@@ -20,6 +25,7 @@ from state.columns import (
     Block,
     Bools,
     Codes,
+    Field,
     Floats,
     Ints,
     Keys,
@@ -29,12 +35,18 @@ from state.columns import (
     stats_arrays,
     table_schema,
 )
+from state.list_columns import TRAIL
 from state.rules import EVENT_MS_LIMIT, Rules
 
 
-def schema(measures: tuple[str, ...]) -> pa.Schema:
+def trail_fields(measures: Iterable[str]) -> list[Field]:
+    """Columns of lists, null or empty where a row has no reading of the measure."""
+    return [pa.field(f"{measure}.{TRAIL}", blobs.TYPE) for measure in measures]
+
+
+def schema(measures: tuple[str, ...], with_trails: Iterable[str] = ()) -> pa.Schema:
     """Of a table of runs: `min`, `max`, `sum`, `value` and `at` of a measure are null when its count is 0."""
-    return table_schema(
+    plain = table_schema(
         [
             pa.field("device", pa.string(), nullable=False),
             pa.field("start", pa.int64(), nullable=False),
@@ -44,6 +56,21 @@ def schema(measures: tuple[str, ...]) -> pa.Schema:
         measures,
         (*TOTALS, *LAST),
     )
+    return pa.schema([*plain, *trail_fields(with_trails)])
+
+
+def block_of(table: pa.Table, measures: Iterable[str], with_trails: Iterable[str] = ()) -> Block:
+    """As columns.block_of, with trails. That of readings from before the table had it is lost."""
+    block = columns.block_of(table, measures)
+    found = {}
+    for name in with_trails:
+        index = table.schema.get_field_index(f"{name}.{TRAIL}")
+        known = index >= 0
+        trail = blobs.of_column(columns.array(table.column(index))).copy() if known else _no_trails(table.num_rows)
+        has_none = np.fromiter(map(len, trail), np.int64, len(trail)) == 0
+        trail[has_none & (block.stats[name].count > 0)] = trails.LOST_TRAIL
+        found[name] = trail
+    return replace(block, trails=found)
 
 
 def fold_sorted(
@@ -76,12 +103,14 @@ def fold_sorted(
     heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, gap))
     sizes = np.diff(heads, append=size)
     last = event_ms[heads + sizes - 1]
-    stats = {}
+    stats, of_trails = {}, {}
     with np.errstate(invalid="ignore", over="ignore"):
         for name in rules.measures:
             column = np.asarray(values[name], np.float64) if name in values else np.full(size, np.nan)
             stats[name] = _fold_values(column, event_ms, heads, sizes, last)
-    block = Block(event_ms[heads], last, sizes, stats)
+            if name in rules.trails:
+                of_trails[name] = _fold_trail(column, event_ms, heads)
+    block = Block(event_ms[heads], last, sizes, stats, of_trails)
     return to_table(devices.take(codes[heads]), block, rules.measures)
 
 
@@ -99,6 +128,20 @@ def _fold_values(value: Floats, event_ms: Ints, heads: Ints, sizes: Ints, last: 
         final + 0.0,
         latest if some else last,
     )
+
+
+def _no_trails(size: int) -> blobs.Blobs:
+    return np.full(size, b"", np.object_)
+
+
+def _fold_trail(value: Floats, event_ms: Ints, heads: Ints) -> blobs.Blobs:
+    has = ~np.isnan(value)
+    counts = np.add.reduceat(has.astype(np.int64), heads)
+    folded = _no_trails(len(heads))
+    some = counts[counts > 0]
+    if len(some):
+        folded[counts > 0] = trails.fold(value[has], event_ms[has], np.cumsum(some) - some, some)
+    return folded
 
 
 def _breaks(codes: Codes | Ints, start: Ints, reach: Ints, cell: Ints, gap_ms: int | Ints) -> Bools:
@@ -123,7 +166,40 @@ def merge(codes: Codes, keys: Keys, block: Block, rules: Rules, gap_ms: Ints) ->
     # A run may end inside an earlier one, so a gap is measured from the end of all earlier runs of the device.
     reach = keys.ms(np.maximum.accumulate(keys.pack(codes, block.last)))
     heads = np.flatnonzero(_breaks(codes, block.start, reach, block.start // rules.cell_ms, gap_ms))
-    return order, heads, (block if len(heads) == len(codes) else combine(block, heads))
+    if len(heads) == len(codes):
+        return order, heads, block
+    merged = {name: _merged(column, heads) for name, column in block.trails.items()}
+    return order, heads, replace(combine(block, heads), trails=merged)
+
+
+def _merged(column: blobs.Blobs, heads: Ints) -> blobs.Blobs:
+    """As trails.reduce. Most runs of a step are as they were, and are not unpacked."""
+    sizes = np.diff(heads, append=len(column))
+    merged, is_several = column[heads], sizes > 1
+    several = sizes[is_several]
+    merged[is_several] = trails.reduce(column[np.repeat(is_several, sizes)], np.cumsum(several) - several)
+    return merged
+
+
+def settled(block: Block, is_new: Bools, watermark_ms: int, most: int | None) -> Block:
+    """Return runs with the trails of `is_new` ones settled (trails.settle)."""
+    found = dict(block.trails)
+    for name, column in block.trails.items():
+        is_long = is_new & (np.fromiter(map(len, column), np.int64, len(column)) >= trails.FOLDABLE_BYTES)
+        if is_long.any():
+            found[name] = column.copy()
+            found[name][is_long] = trails.settle(column[is_long], watermark_ms, most)
+    return replace(block, trails=found)
+
+
+def sessions_of(block: Block, heads: Ints) -> Block:
+    """Return the sessions whose runs, in the order of time, begin at `heads`."""
+    return replace(combine(block, heads), trails=joined(block.trails, heads))
+
+
+def joined(of_runs: Mapping[str, blobs.Blobs], heads: Ints) -> dict[str, blobs.Blobs]:
+    """Return the trails of sessions whose runs begin at `heads`."""
+    return {name: trails.in_turn(column, heads) for name, column in of_runs.items()}
 
 
 def session_heads(codes: Codes, keys: Keys, start: Ints, last: Ints, rules: Rules, gap_ms: Ints) -> Bools:
@@ -155,4 +231,10 @@ def to_table(device: Array, block: Block, measures: tuple[str, ...]) -> pa.Table
     arrays = [device, pa.array(block.start), pa.array(block.last), pa.array(block.count)]
     for name in measures:
         arrays += stats_arrays(block.stats[name], (*TOTALS, *LAST))
-    return pa.Table.from_arrays(arrays, schema=schema(measures))
+    arrays += trail_arrays(block)
+    return pa.Table.from_arrays(arrays, schema=schema(measures, block.trails))
+
+
+def trail_arrays(block: Block) -> list[Array]:
+    """The columns of `trail_fields`."""
+    return [pa.array(column, blobs.TYPE) for column in block.trails.values()]

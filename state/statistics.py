@@ -239,4 +239,10 @@ def with_always(names: Iterable[str]) -> tuple[str, ...]:
 SESSION_STATISTICS: Mapping[str, "Callable[[Totals], Values]"] = {
     name: statistic.of_session for name, statistic in STATISTICS.items() if statistic.of_session is not None
 }
-"""Those that sessions have, in the same order. All but `count` are absent where a session has no reading of the measure."""
+"""Those that all sessions have, in the same order. All but `count` are absent where a session has no reading of the measure."""
+
+
+def with_those_of_sessions(names: Iterable[str]) -> tuple[str, ...]:
+    """Return these statistics and `SESSION_STATISTICS`, in the order of `STATISTICS`."""
+    wanted = {*names, *SESSION_STATISTICS}
+    return tuple(name for name in STATISTICS if name in wanted)

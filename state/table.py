@@ -37,7 +37,6 @@ from state.columns import (
     Ints,
     Keys,
     array,
-    block_of,
     codes_of,
     combine,
     concat,
@@ -154,24 +153,26 @@ def advance(
     measures = tuple(dict.fromkeys((*rules.measures, *itertools.chain(*known))))
     codes, names = _common_codes(before.devices, runs)
     devices = Devices(before.devices, names, measures, pace, rules.devices_every_ms)
-    new = block_of(runs, measures)
+    new = folding.block_of(runs, measures, rules.trails)
     own_gap, interval = ints(runs, "gap"), ints(runs, "interval")
 
     is_paced = bool(rules.devices_every_ms) or pace.is_holding or waiting.DUE in before.devices.column_names
     is_moved = is_paced and waiting.is_moved(before.devices, pace, rules.devices_every_ms)
     if not len(codes) and not is_moved and not _is_due(before, rules, watermark_ms, line_ms):
         devices_schema = status_schema(rules.measures, by_measure=rules.by_measure)
-        return before, Changes(session_schema(rules.measures).empty_table(), devices_schema.empty_table())
+        return before, Changes(session_schema(rules.measures, rules.trails).empty_table(), devices_schema.empty_table())
 
     # 1, 2
     devices.see(codes, new, own_gap, interval)
     gap = _gaps(devices.gap, rules)
-    old = _Old(codes_of(before.runs.column("device")), ints(before.runs, "session"), block_of(before.runs, measures))
+    of_old = folding.block_of(before.runs, measures, rules.trails)
+    old = _Old(codes_of(before.runs.column("device")), ints(before.runs, "session"), of_old)
     walk = _walk(np.concatenate((old.codes, codes)), concat(old.runs, new), gap, rules)
 
     # 3
     changed = np.zeros(len(walk.codes), np.bool_)
     changed[walk.session_of_row[len(old.codes) :]] = True
+    walk = walk.settled(changed, watermark_ms, rules.most_readings)
     merged, parted = _moves(walk, old, changed)
     over = walk.sessions.last + gap[walk.codes] < watermark_ms
     devices.set_open(walk.codes[~over], walk.sessions.start[~over])
@@ -184,14 +185,14 @@ def advance(
     if rules.by_measure:
         devices.tell(line_ms)
     opened = np.flatnonzero(changed & ~over)
-    tables = [_sessions(names, walk.codes[opened], walk.sessions.take(opened), rules)]
+    tables = [_sessions(names, walk.codes[opened], walk.take(opened), rules)]
     if len(merged):
         tables.append(_merged(names, walk, old, merged, rules))
 
     # 4
     ended = np.flatnonzero(over)
     if len(ended):
-        table = _sessions(names, walk.codes[ended], walk.sessions.take(ended), rules)
+        table = _sessions(names, walk.codes[ended], walk.take(ended), rules)
         reason = np.where(walk.followed(gap)[ended], MAX_DURATION, GAP)
         tables.append(_with(table, state=pa.repeat(CLOSED, len(ended)), reason=pa.array(reason.tolist(), pa.string())))
 
@@ -214,11 +215,11 @@ def present(state: BucketState, rules: Rules) -> Changes:
     devices.touch()
     if rules.by_measure:
         devices.set_measures(None, _gaps(devices.gap, rules))
-    sessions = session_schema(rules.measures).empty_table()
+    sessions = session_schema(rules.measures, rules.trails).empty_table()
     if len(codes):
         session = ints(state.runs, "session")
         heads = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(session, prepend=-1) != 0))
-        block = combine(block_of(state.runs, rules.measures), heads)
+        block = folding.sessions_of(folding.block_of(state.runs, rules.measures, rules.trails), heads)
         sessions = _sessions(names, codes[heads], block, rules)
     # Of those without readings only what has left is published before it is closed.
     shown = windows.are_shown(state.windows, rules.fills)
@@ -253,7 +254,10 @@ class _Old:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Rows (old and new runs) merged into runs, and runs walked into sessions; runs and sessions by (code, start)."""
+    """Rows (old and new runs) merged into runs, and runs walked into sessions; runs and sessions by (code, start).
+
+    `sessions` have no trails: those of `take` do.
+    """
 
     keys: Keys
     runs: Block
@@ -262,6 +266,22 @@ class _Walk:
     session_of_row: Ints
     sessions: Block
     codes: Codes  # of the sessions
+
+    def settled(self, changed: Bools, watermark_ms: int, most: int | None) -> "_Walk":
+        """The walk with the readings of changed sessions folded that the watermark has passed."""
+        if not self.runs.trails:
+            return self
+        return replace(self, runs=folding.settled(self.runs, changed[self.session_of_run], watermark_ms, most))
+
+    def take(self, rows: Ints) -> Block:
+        """Some sessions, in their order, with trails."""
+        block = self.sessions.take(rows)
+        if not self.runs.trails:
+            return block
+        session = self.session_of_run[of_rows := np.isin(self.session_of_run, rows)]
+        heads = np.flatnonzero(np.diff(session, prepend=-1))
+        trails = {name: column[of_rows] for name, column in self.runs.trails.items()}
+        return replace(block, trails=folding.joined(trails, heads))
 
     def followed(self, gap_ms: Ints) -> Bools:
         """Which sessions have another one of the same device within the gap: max_duration parted them."""
@@ -313,7 +333,7 @@ def _merged(names: Array, walk: _Walk, old: _Old, merged: Ints, rules: Rules) ->
     rows = np.flatnonzero(np.isin(keys, merged))
     heads = np.flatnonzero(np.diff(keys[rows], prepend=-1))
     into = walk.sessions.start[walk.covering(merged)[0]]
-    table = _sessions(names, old.codes[rows[heads]], combine(old.runs.take(rows), heads), rules)
+    table = _sessions(names, old.codes[rows[heads]], folding.sessions_of(old.runs.take(rows), heads), rules)
     word = pa.repeat(MERGED, len(heads))
     return _with(table, state=word, reason=word, merged_into=pa.array(into))
 
@@ -331,7 +351,8 @@ def _sessions(names: Array, codes: Codes, block: Block, rules: Rules) -> pa.Tabl
     ]
     for name in rules.measures:
         arrays += stats_arrays(block.stats[name], TOTALS)
-    return pa.Table.from_arrays(arrays, schema=session_schema(rules.measures))
+    arrays += folding.trail_arrays(block)
+    return pa.Table.from_arrays(arrays, schema=session_schema(rules.measures, rules.trails))
 
 
 def _with(table: pa.Table, **columns: Array) -> pa.Table:
@@ -352,7 +373,8 @@ def _runs(devices: pa.Table, rows: Codes, session: Ints, block: Block, always: t
     ]
     for name in measures:
         arrays += stats_arrays(block.stats[name], (*TOTALS, *LAST))
-    return pa.Table.from_arrays(arrays, schema=run_schema(measures))
+    arrays += folding.trail_arrays(block)
+    return pa.Table.from_arrays(arrays, schema=run_schema(measures, block.trails))
 
 
 def _common_codes(devices: pa.Table, runs: pa.Table) -> tuple[Codes, Array]:

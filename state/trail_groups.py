@@ -21,13 +21,12 @@ import numpy as np
 from state import blobs, trails
 from state.blobs import Blobs
 from state.columns import Bools, Floats, Ints
-from state.trails import LOST, Walked
+from state.trails import LOST, LOST_TRAIL, Walked
 
 MOST_DEVICES = 10_000
 
 GROUP = 2
 _HEAD, _ENTRY = 3, 2
-_LOST = np.array([0, LOST, 0], "<i8").tobytes()
 
 
 def of_devices(column: Blobs, hashes: Ints) -> Blobs:
@@ -106,7 +105,7 @@ def _reduced(column: Blobs, heads: Ints) -> Blobs:
     merged = trails.reduce(lists[order], of_device)
     groups = _joined(owner[of_device], hashes[of_device], merged, len(heads))
     # A lost group has no devices, only that mark.
-    groups[number[np.fromiter((each == _LOST for each in column), np.bool_, len(column))]] = _LOST
+    groups[number[np.fromiter((each == LOST_TRAIL for each in column), np.bool_, len(column))]] = LOST_TRAIL
     return groups
 
 
@@ -156,7 +155,7 @@ def _joined(owner: Ints, hashes: Ints, lists: Blobs, size: int) -> Blobs:
     groups = blobs.split(joined, sizes)
     is_lost = devices > MOST_DEVICES
     is_lost[owner[words[begins + 1] == LOST]] = True
-    groups[is_lost] = _LOST
+    groups[is_lost] = LOST_TRAIL
     return groups
 
 

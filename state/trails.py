@@ -44,6 +44,9 @@ LOST = -1
 _HEAD, _PAIR = 3, 2
 LOST_BYTES = 8 * _HEAD
 """Bytes of a lost trail. Any other trail has a reading or a run."""
+LOST_TRAIL = np.array([0, LOST, 0], "<i8").tobytes()
+FOLDABLE_BYTES = 8 * (_HEAD + _PAIR * FOLD_FROM)
+"""Bytes of the shortest trail that has readings to fold."""
 _SUMS = ("increase", "wrapped", "area", "line")
 _FIELDS = (
     "first",
@@ -169,6 +172,19 @@ def reduce(column: Blobs, heads: Ints) -> Blobs:
     hold = np.maximum.reduceat(parts.hold, heads)
     merged = Trails(hold, kind, start, runs, owner[stays], ms[stays], value[stays])
     return merged.pack(np.maximum.reduceat(lengths, heads) == 0)
+
+
+def in_turn(column: Blobs, heads: Ints) -> Blobs:
+    """Return the trail of the rows `heads[i] .. heads[i + 1] - 1` for each i, which follow each other in time.
+
+    Each row is folded whole before they are joined: what was folded of it before makes no difference to the bits.
+    """
+    parts = unpack(column)
+    has_run = (parts.kind == 1) | (np.bincount(parts.owner, minlength=len(column)) > 0)
+    kind = np.where(parts.kind == LOST, LOST, has_run.astype(np.int64))
+    none = np.zeros(0, np.int64)
+    folded = Trails(parts.hold, kind, parts.start, _walked(parts), none, none, none.astype(np.float64))
+    return reduce(folded.pack(kind == 0), heads)
 
 
 def settle(column: Blobs, watermark_ms: int, most: int | None) -> Blobs:

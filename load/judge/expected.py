@@ -160,12 +160,33 @@ class WindowValue:
 
 @dataclass(frozen=True, slots=True)
 class MeasureValue:
-    """One measure over a session; the three numbers are NaN when `count` is 0."""
+    """One measure over a session; the three numbers are NaN when `count` is 0. `others` are of order; None is "absent"."""
 
     count: int
     mean: float
     min: float
     max: float
+    others: Mapping[str, float | None] = field(default_factory=dict)
+
+
+class SessionOrder(NamedTuple):
+    """The statistics of order of sessions, the measures that have them, and the units as a view has them."""
+
+    statistics: tuple[str, ...] = ()
+    measures: tuple[str, ...] = ()
+    per_s: int = 1
+    wraps_at: float | None = None
+
+    def of(self, event_ms: Integers, values: Floats, end: int) -> dict[str, float | None]:
+        """The statistics of one session's readings of a measure, the lacking ones being NaN."""
+        kept = [
+            (ms, value, "") for ms, value in zip(event_ms.tolist(), values.tolist(), strict=True) if not np.isnan(value)
+        ]
+        frame = Frame(int(event_ms[0]), end, {}, None, self.per_s, self.wraps_at)
+        return {name: plain(name, kept, frame) if kept else None for name in self.statistics}
+
+
+NO_ORDER = SessionOrder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,10 +525,12 @@ def sessions(
     watermark_ms: int,
     idle_ms: int = -1,
     own_gap_ms: Mapping[str, int] | None = None,
+    chosen: SessionOrder = NO_ORDER,
 ) -> dict[tuple[str, int], Session]:
     """Every session, by device and start; closed when no reading at or after the watermark can join it any more.
 
-    `idle_ms` is as for `windows`; `own_gap_ms` are the gaps of devices that have one of their own.
+    `idle_ms` is as for `windows`; `own_gap_ms` are the gaps of devices that have one of their own. `chosen` are the statistics of
+    order that sessions have.
     """
     gaps = [(own_gap_ms or {}).get(name, gap_ms) for name in readings.names]
     order = np.lexsort((readings.event_ms, readings.device))
@@ -543,6 +566,10 @@ def sessions(
         is_closed = bool(closed_by)
         reason = ("max_duration" if was_cut else "gap") if is_closed else ""
         values = {name: column[at] for name, column in measures.items()}
+        for name in chosen.measures:
+            own = order[first[at] : until[at]]
+            others = chosen.of(readings.event_ms[own], readings.values[name][own], end)
+            values[name] = replace(values[name], others=others)
         state = "closed" if is_closed else "open"
         result[readings.names[d], begin] = Session(begin, end, count, state, reason, values, closed_by)
     return result

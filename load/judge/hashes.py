@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from load.judge.expected import ENDLESS_MS, Device, MeasureValue, WindowValue
 from load.judge.oracle import Expected
-from load.judge.statistics import ALL, tolerance
+from load.judge.statistics import ALL, ORDERED, tolerance
 from load.judge.verdict import Hash, Verdict
 
 RELATIVE = 1e-9
@@ -171,9 +171,14 @@ def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[s
 def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:
     if right.count == 0:
         check.optional_zero(f"{measure}.count")
-        for each in ("mean", "min", "max"):
+        for each in ("mean", "min", "max", *ORDERED):
             check.none(f"{measure}.{each}")
         return
+    for each in ORDERED:
+        if (other := right.others.get(each)) is None:
+            check.none(f"{measure}.{each}")
+        else:
+            check.number(f"{measure}.{each}", other, tolerance(each, other))
     check.integer(f"{measure}.count", right.count)
     check.number(f"{measure}.mean", right.mean, RELATIVE * max(abs(right.min), abs(right.max)))
     check.number(f"{measure}.min", right.min)

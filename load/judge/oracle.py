@@ -489,7 +489,7 @@ class Ledger:
         readings = self._with_late.readings() if self._corrected else admitted
         longest = rules.max_duration_ms
         gaps = {device: min(gap, longest) for device, gap in self._durations(rules.own_gap).items()}
-        expected_sessions = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps)
+        expected_sessions = sessions(readings, rules.gap_ms, longest, watermark_ms, idle_ms, gaps, rules.session_order)
         shown = (rules.reference or {}).get("columns")
         attributes = {
             device: {name: text for name, text in row.items() if not shown or name in shown}

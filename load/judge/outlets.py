@@ -20,6 +20,7 @@ from load.judge.expected import Session, WindowValue
 from load.judge.hashes import RELATIVE
 from load.judge.oracle import Expected, records
 from load.judge.rules import Rules
+from load.judge.statistics import tolerance
 from load.judge.verdict import Verdict
 
 Row = Mapping[str, Any]
@@ -136,6 +137,10 @@ def _session(value: Session, row: Row) -> str:
             actual, expected = row.get(f"{measure}_{each}"), getattr(of, each)
             if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE):
                 return f"{measure}_{each} is {actual}, expected {expected}"
+        for each, other in of.others.items():
+            actual = row.get(f"{measure}_{each}")
+            if (actual is None) != (other is None) or abs((actual or 0) - (other or 0)) > tolerance(each, other or 0):
+                return f"{measure}_{each} is {actual}, expected {other}"
     return ""
 
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import psycopg
 
 from load.judge.calendars import Calendar
-from load.judge.expected import ENDLESS_MS, EVENTS, View
-from load.judge.statistics import DEFAULT
+from load.judge.expected import ENDLESS_MS, EVENTS, NO_ORDER, SessionOrder, View
+from load.judge.statistics import DEFAULT, ORDERED
 
 Reference = Mapping[str, Mapping[str, str | None]]
 """device -> column -> text"""
@@ -27,6 +27,9 @@ _AMOUNTS = {
     "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
+
+
+_PER_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Rules:
     shards: int
     measure_status: bool = False
     status_delay_ms: int | None = None
+    session_order: SessionOrder = NO_ORDER
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -155,7 +159,14 @@ def read_rules(path: Path, environ: Mapping[str, str] = os.environ) -> Rules:
         shards=int(redis.get("shards", 1)),
         measure_status=bool(session.get("measure_status", False)),
         status_delay_ms=amount(session["status_delay"]) if "status_delay" in session else None,
+        session_order=_session_order(session, measures),
     )
+
+
+def _session_order(session: Mapping[str, Any], measures: tuple[str, ...]) -> SessionOrder:
+    ordered = tuple(name for name in ORDERED if name in session.get("statistics", ()))
+    chosen = tuple(name for name in measures if ordered and name in session.get("measures", measures))
+    return SessionOrder(ordered, chosen, _PER_S[session.get("per", "s")], session.get("wraps_at"))
 
 
 def read_reference(rules: Rules) -> Reference:
@@ -251,7 +262,7 @@ def _view(view: Mapping[str, Any], measures: tuple[str, ...], max_delay_ms: int)
         where=view.get("where"),
         fills=view.get("fill") == "last",
         carry_ms=amount(view["carry_for"]) if "carry_for" in view else None,
-        per_s={"s": 1, "min": 60, "h": 3_600, "d": 86_400}[view.get("per", "s")],
+        per_s=_PER_S[view.get("per", "s")],
         wraps_at=view.get("wraps_at"),
         calendar=calendar,
         zone_column=view["time_zone"]["column"] if isinstance(view.get("time_zone"), dict) else None,

@@ -157,8 +157,15 @@ def _linear_mean(lines: _Lines) -> float:
     return _area(_lined(lines)) / lined_ms if lined_ms else math.fsum(e.points[-1][1] for e in lines) / len(lines)
 
 
-def _coverage(lines: _Lines) -> float:
+def _time_weighted_mean(lines: _Lines) -> float | None:
+    held_ms = sum(ms for ms, _ in _holds(lines))
+    return _area(_holds(lines)) / held_ms if held_ms else None
+
+
+def _coverage(lines: _Lines) -> float | None:
     frame = lines[0].frame
+    if frame.end == frame.start:  # a session of one time
+        return None
     return sum(ms for ms, _ in _holds(lines)) / (frame.end - frame.start) / len(lines)
 
 
@@ -168,7 +175,7 @@ ORDERED: Mapping[str, Callable[[_Lines], float | None]] = {
     "resets": lambda lines: sum(v < u for line in lines for _, _, u, v in line.steps),
     "changes": lambda lines: sum(v != u for line in lines for _, _, u, v in line.steps),
     "longest_gap": lambda lines: max((b - a for line in lines for a, b, _, _ in line.steps), default=0) / 1000,
-    "time_weighted_mean": lambda lines: _area(_holds(lines)) / sum(ms for ms, _ in _holds(lines)),
+    "time_weighted_mean": _time_weighted_mean,
     "integral": lambda lines: _area(_holds(lines)) / 1000,
     "linear_mean": _linear_mean,
     "linear_integral": lambda lines: _area(_lined(lines)) / 1000,

@@ -308,6 +308,14 @@ MUTATIONS = (
         Edit("state/trails.py", "trails.ms < watermark_ms\n", "trails.ms < watermark_ms + 1_000\n"),
     ),
     Mutation(
+        "sessions-fold-ahead",
+        "the trail of a session folds readings that the watermark has not passed",
+        "a late reading between them has no place, and the session loses its increase",
+        "P1",
+        "tests/unit/test_session_order.py::test_any_order_of_arrival_gives_what_one_pass_over_the_sorted_readings_gives",
+        Edit("state/table.py", "walk.settled(changed, watermark_ms, ", "walk.settled(changed, watermark_ms + 5_000, "),
+    ),
+    Mutation(
         "late-reading-lost-to-totals",
         "a view without windows does not count late readings",
         "a total depends on when its readings arrived: a rebuild gives another one",

@@ -17,7 +17,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from load.transcripts.profile import ALL_MEASURES, COLUMNS, changed
 from load.transcripts.simulated_clock import SimulatedClock, content
-from load.transcripts.transcript import FIELDS, Output, Record, Step, Transcript, reject, value_of, view_of
+from load.transcripts.transcript import (
+    FIELDS,
+    SESSION_ORDER,
+    Output,
+    Record,
+    Step,
+    Transcript,
+    reject,
+    value_of,
+    view_of,
+)
 from service import row_schemas, settings
 from service.admission import column_values
 from service.admission.column_values import ColumnValues
@@ -33,7 +43,7 @@ from service.outlets.outbox import Outbox, Scope
 from service.outlets.outlet import Position
 from service.outlets.silence import Silence
 from service.pipeline import builder, failure
-from service.publication.rows import window_rows
+from service.publication.rows import session_rows, window_rows
 from service.recompute import engine, fill
 from service.redis.keys import Keys
 from service.reference.attributes import Index
@@ -290,12 +300,15 @@ class Builders:
             self._output[f"told {each['device']}/{each['field']}"] = {name: each[name] for name in FIELDS["told"]}
 
     def _take_changes(self, changes: Changes, closed_by: str) -> None:
-        for each in changes.sessions.to_pylist():
+        fields = session_rows(changes.sessions, Keys(""), self._settings.sessions).fields
+        for number, each in enumerate(changes.sessions.to_pylist()):
             item = f"session {each['device']}/{each['start']}"
             if each["state"] == "merged":
                 self._output.pop(item, None)
             else:
                 shown = {name: each[name] for name in ("state", "count", "last", "reason")}
+                texts = {name: fields[f"temperature.{name}"][number] for name in SESSION_ORDER}
+                shown |= {name: value_of(name, text) for name, text in texts.items() if text is not None}
                 self._put(item, {**shown, "closed_by": closed_by if each["state"] == "closed" else ""})
         for each in changes.devices.to_pylist():
             values = {name: each[f"{name}.value"] for name in ALL_MEASURES if each[f"{name}.value"] is not None}

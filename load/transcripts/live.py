@@ -40,6 +40,7 @@ from load.transcripts.pure import Pure
 from load.transcripts.transcript import (
     FIELDS,
     ORIGIN_MS,
+    SESSION_ORDER,
     Output,
     Record,
     Step,
@@ -383,6 +384,8 @@ def _window(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _session(fields: Mapping[str, str]) -> dict[str, Any]:
     shown: dict[str, Any] = {name: fields[name] for name in ("state", "reason", "closed_by")}
+    texts = {name: text for name in SESSION_ORDER if (text := fields.get(f"temperature.{name}")) is not None}
+    shown |= {name: value_of(name, text) for name, text in texts.items()}
     return {**shown, **{name: int(fields[name]) for name in ("count", "last", "revision")}}
 
 

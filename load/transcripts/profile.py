@@ -9,7 +9,7 @@ from typing import Any
 from load.fleet import protobuf
 from load.judge.statistics import DEFAULT, ORDERED
 from load.servers.schema_registry import Registry
-from load.transcripts.transcript import OTHERS, Transcript
+from load.transcripts.transcript import OTHERS, SESSION_ORDER, Transcript
 
 DATABASE = "reference.db"
 MEASURES = ("temperature", "humidity")
@@ -56,7 +56,14 @@ SECTIONS: Mapping[str, Any] = {
         "distinct": "message",
         "ranges": {"temperature": [-50.0, 150.0]},
     },
-    "sessions": {"gap": "30 s", "max_duration": "10 m", "measure_status": True, "buckets": 2},
+    "sessions": {
+        "gap": "30 s",
+        "max_duration": "10 m",
+        "measure_status": True,
+        "buckets": 2,
+        "statistics": list(SESSION_ORDER),
+        "measures": ["temperature"],
+    },
 }
 VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "device", "by": ["device"], "window": "1 m", "measures": ["temperature"]},

@@ -206,6 +206,8 @@ class Pure:
         of_device: dict[str, list[object]] = {}
         for (device, start), session in expected.sessions.items():
             shown = {name: getattr(session, name) for name in ("state", "count", "last", "reason", "closed_by")}
+            others = session.measures["temperature"].others
+            shown |= {name: value for name, value in others.items() if value is not None}
             items[f"session {device}/{start}"] = shown
             of_device.setdefault(device, []).append((start, session.count))
         contents |= {item: content(fields) for item, fields in items.items()}

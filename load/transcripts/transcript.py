@@ -77,6 +77,9 @@ ENDLESS = "0"
 OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 """The statistics that a window of the view `every` has in addition; one that is absent is null."""
 
+SESSION_ORDER = ("increase", "resets", "longest_gap", "integral", "coverage")
+"""The statistics of order that a session shows of its temperature; one that is absent is not there."""
+
 FIELDS = {
     "window": (
         "count",
@@ -94,7 +97,7 @@ FIELDS = {
     ),
     "left": ("count", "mean", "min", "max", "stddev", "closed_by", "revision"),
     "told": ("status", "was", "at", "why"),
-    "session": ("state", "count", "last", "reason", "closed_by", "revision"),
+    "session": ("state", "count", "last", "reason", "closed_by", "revision", *SESSION_ORDER),
     "device": (
         "status",
         "last_seen",

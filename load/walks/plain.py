@@ -27,7 +27,7 @@ from functools import cache
 
 from load.judge.expected import View
 from load.judge.predicates import Predicate
-from load.judge.statistics import NEEDS, Frame, of_carried, plain
+from load.judge.statistics import NEEDS, ORDERED, Frame, of_carried, plain
 from load.judge.versions import Versions
 
 MAX_DELAY_MS, MAX_AHEAD_MS, IDLE_AFTER_MS = 30_000, 5_000, 5_000
@@ -579,6 +579,12 @@ def _open_fields(session: list[Reading]) -> Fields:
         if values:
             fields |= {f"{measure}.mean": sum(values) / len(values)}
             fields |= {f"{measure}.min": min(values), f"{measure}.max": max(values)}
+            kept = [
+                (each.event_ms, each.values[measure] or 0.0, "") for each in session if each.values[measure] is not None
+            ]
+            frame = Frame(start, last)
+            found = {f"{measure}.{name}": plain(name, kept, frame) for name in ORDERED}
+            fields |= {name: value for name, value in found.items() if value is not None}
     return fields
 
 

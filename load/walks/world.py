@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from load.judge import published
 from load.judge.expected import View
+from load.judge.statistics import ORDERED
 from load.walks import admitted, past, plain
 from load.walks.entries import Entries
 from load.walks.outlet import Memory, Watcher
@@ -575,6 +576,12 @@ def _document(url: str, rules: Rules) -> dict[str, Any]:
         },
         "views": [view(each) for each in rules.views],
         "outlets": [{"name": "memory", "kind": "parquet", "path": "unused", "when_away": "wait", "retry_for": "60 s"}],
-        "sessions": {"gap": gap, "max_duration": longest, "retain": retain, "buckets": BUCKETS},
+        "sessions": {
+            "gap": gap,
+            "max_duration": longest,
+            "retain": retain,
+            "buckets": BUCKETS,
+            "statistics": list(ORDERED),
+        },
         "redis": {"url": url, "prefix": PREFIX, "chunk": 10},
     }

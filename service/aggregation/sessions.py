@@ -32,6 +32,7 @@ def rules(settings: Settings) -> Rules:
         leads=settings.leads,
         fills=settings.fills,
         rollups=_rollups(settings),
+        trails=tuple(measure for measure, ordered in settings.session_statistics.items() if ordered),
     )
 
 

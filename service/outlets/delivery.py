@@ -78,7 +78,7 @@ class Delivery:
         self._outlet, self._outbox, self._epoch = outlet, outbox, epoch
         self._done, self._watcher = done, watcher
         self._id = identity(options.name, settings)
-        self._measures = tuple(settings.measures)
+        self._session_statistics, self._shown = settings.session_statistics, settings.sessions.shown
         self._pending: deque[Stored] = deque()  # an outlet that is away for a day lacks 100,000 entries
         self._pending_bytes, self._pending_names = 0, set[str]()
         self._changed = threading.Condition()
@@ -218,7 +218,7 @@ class Delivery:
         rows = tables.windows_schema().empty_table()
         if self.options.content == "sessions":
             if finals.sessions.num_rows:
-                rows = tables.sessions(finals.sessions, self._measures, *stamp)
+                rows = tables.sessions(finals.sessions, self._session_statistics, self._shown, *stamp)
         elif self.options.content == "states":
             rows = tables.states(finals.states, position.epoch, position.batch)
         else:

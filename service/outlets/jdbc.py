@@ -55,7 +55,7 @@ class Jdbc:
         self._options, self._jvm = options, jvm.of(spark)
         self._content = tables.CONTENTS[options.content]
         self._key = self._content.key
-        self._schema = self._content.schema(settings.measures)
+        self._schema = self._content.schema(settings.session_statistics)
         self._id = outlet.identity(options.name, settings)
         self._place = f"The outlet {options.name} at {options.url.partition('?')[0]}"
         self._epoch = 0

@@ -67,7 +67,7 @@ class Kafka:
         self._options, self._settings = options, settings
         self._kafka = brokers(options, settings.kafka)
         self._content = tables.CONTENTS[options.content]
-        self._schema = self._content.schema(settings.measures)
+        self._schema = self._content.schema(settings.session_statistics)
         self._subject = options.subject or f"{options.topic}-value"
         self._positions = f"{options.topic}.position"
         self._id = outlet.identity(options.name, settings)

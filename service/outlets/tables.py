@@ -1,7 +1,8 @@
 """The rows that outlets write: final windows, closed sessions and states as Arrow tables of numbers, times and texts.
 
 The columns of windows do not depend on the settings: a window has null in the statistics that its view does not have. Sessions
-have four columns for each measure. Names of columns are letters, digits and _, so that they are valid in SQL and in Avro.
+have four columns for each measure, and one for each of its statistics of order. Names of columns are letters, digits and _, so
+that they are valid in SQL and in Avro.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.publication.rows import local_starts, measures, plain, statistics
-from state.columns import TIME, TOTALS
-from state.kept import Totals
+from service.publication.rows import local_starts, plain, session_statistics, statistics
+from state.columns import TIME
 from state.layout import MERGED
 from state.rules import ENDLESS_MS
 from state.settled import REVISION
@@ -50,8 +50,8 @@ def windows_schema() -> pa.Schema:
     )
 
 
-def sessions_schema(names: Iterable[str]) -> pa.Schema:
-    """Return the columns of sessions with these measures."""
+def sessions_schema(ordered: Mapping[str, Iterable[str]]) -> pa.Schema:
+    """Return the columns of sessions with these measures, each with its statistics of order."""
     return pa.schema(
         [
             pa.field("device", pa.string(), nullable=False),
@@ -63,16 +63,16 @@ def sessions_schema(names: Iterable[str]) -> pa.Schema:
             pa.field("reason", pa.string(), nullable=False),
             pa.field("merged_into", TIME),
             *(
-                pa.field(f"{measure}_{name}", pa.int64() if name == "count" else pa.float64())
-                for measure in names
-                for name in SESSION_STATISTICS
+                pa.field(f"{measure}_{name}", STATISTICS[name].type)
+                for measure, names in ordered.items()
+                for name in (*SESSION_STATISTICS, *names)
             ),
             *_STAMP,
         ]
     )
 
 
-def states_schema(_: Iterable[str] = ()) -> pa.Schema:
+def states_schema(_: object = None) -> pa.Schema:
     """Return the columns of states."""
     return pa.schema(
         [
@@ -88,14 +88,14 @@ def states_schema(_: Iterable[str] = ()) -> pa.Schema:
 @dataclass(frozen=True, slots=True)
 class Content:
     """The rows of an outlet: the name of one, the columns of its key, of the key of its records in Kafka, of its time, and those
-    by which the newest row of a key is found; `schema` is made of the measures."""
+    by which the newest row of a key is found; `schema` is made of the measures and their statistics of order in sessions."""
 
     name: str
     key: tuple[str, ...]
     record_key: tuple[str, ...]
     time: str
     newest: tuple[str, ...]
-    schema: Callable[[Iterable[str]], pa.Schema]
+    schema: Callable[[Mapping[str, Iterable[str]]], pa.Schema]
 
 
 CONTENTS = {
@@ -131,22 +131,25 @@ def windows(
     return _table(known, schema, table.num_rows)
 
 
-def sessions(table: pa.Table, names: Iterable[str], epoch: int, batch: int, closed_by: str) -> pa.Table:
+def sessions(
+    table: pa.Table,
+    ordered: Mapping[str, Iterable[str]],
+    shown: Shown,
+    epoch: int,
+    batch: int,
+    closed_by: str,
+) -> pa.Table:
     """Return rows of `sessions_schema` for sessions of `state.layout.session_schema`, with or without REVISION.
 
-    `names` are the measures. A merged session has `closed_by` "merged".
+    `ordered` has the measures, `shown` how their statistics of order are shown. A merged session has `closed_by` "merged".
     """
     columns: dict[str, Any] = {name: table[name].combine_chunks() for name in table.column_names}
     known = {name: columns[name] for name in ("device", "start", "last", "count", "state", "reason", "merged_into")}
     known["duration"] = pc.subtract(columns["last"], columns["start"])
-    for measure in measures(table, ".sum"):
-        totals = Totals(*(columns[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
-        nothing = totals.count == 0
-        for name, of_session in SESSION_STATISTICS.items():
-            known[f"{measure}_{name}"] = pa.array(of_session(totals), mask=None if name == "count" else nothing)
+    known |= {f"{measure}_{name}": values for measure, name, values in session_statistics(columns, shown)}
     known |= _stamp(table, epoch, batch, closed_by)
     known["closed_by"] = pc.if_else(pc.equal(columns["state"], MERGED), MERGED, known["closed_by"])
-    return _table(known, sessions_schema(names), table.num_rows)
+    return _table(known, sessions_schema(ordered), table.num_rows)
 
 
 def states(table: pa.Table, epoch: int, batch: int) -> pa.Table:

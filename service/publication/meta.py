@@ -49,6 +49,7 @@ def meta(settings: Settings) -> str:
                 "retain_ms": sessions.retain_ms,
                 **({"measure_status": True} if sessions.measure_status else {}),
                 **_update_every(sessions.update_every_ms),
+                **_order(settings),
             },
         }
     )
@@ -163,6 +164,17 @@ def _units(view: View) -> dict[str, float]:
         "carry_for_ms": view.carry_for_ms,
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _order(settings: Settings) -> dict[str, Any]:
+    """The statistics of sessions that not all have, if there are any, and the measures that have them."""
+    shown = settings.sessions.shown
+    if not shown.names:
+        return {}
+    measures = [measure for measure, ordered in settings.session_statistics.items() if ordered]
+    units = {"per_ms": shown.per_ms if shown.per_ms != 1_000 else None, "wraps_at": shown.wraps_at}
+    known = {name: value for name, value in units.items() if value}
+    return {"statistics": settings.sessions.statistics, "measures": measures, **known}
 
 
 def _update_every(every_ms: int) -> dict[str, int]:

@@ -23,7 +23,7 @@ from state.calendar import local_times
 from state.columns import TOTALS, Floats
 from state.kept import Kept, Totals
 from state.layout import CLOSED
-from state.list_columns import SKETCH
+from state.list_columns import SKETCH, TRAIL
 from state.statistics import ORDERED, SESSION_STATISTICS, STATISTICS, Shown
 from state.window_columns import CARRIED, COLUMNS
 from state.windows import TEXTS
@@ -333,16 +333,33 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
         "closed_by": texts(pc.if_else(is_closed, pa.scalar(closed_by), pa.scalar(""))),
         "merged_into": texts(decimal(column["merged_into"])),
     }
-    for measure in measures(table, ".sum"):
-        totals = Totals(*(column[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
-        nothing = totals.count == 0
-        for name, of_session in SESSION_STATISTICS.items():
-            values = pa.array(of_session(totals), mask=None if name == "count" else nothing)
-            fields[f"{measure}.{name}"] = texts(decimal(values))
+    for measure, name, values in session_statistics(column, settings.shown):
+        fields[f"{measure}.{name}"] = texts(decimal(values))
     names = texts(keys.sessions(column["device"], column["start"]))
     # A session that lasts is written again and again, its device's list only when a session is new.
     shared = {"list_ttl": settings.retain_ms + settings.max_duration_ms}
     return Rows(SESSION, names, [settings.retain_ms] * len(names), fields, shared=shared)
+
+
+def session_statistics(columns: Mapping[str, Any], shown: Shown) -> Iterator[tuple[str, str, Any]]:
+    """Yield measure, statistic and numbers of sessions, null where one is absent; `shown` has those of order."""
+    for measure in _measures(columns, ".sum"):
+        totals = Totals(*(columns[f"{measure}.{part}"].to_numpy(zero_copy_only=False) for part in TOTALS))
+        nothing = totals.count == 0
+        for name, of_session in SESSION_STATISTICS.items():
+            yield measure, name, pa.array(of_session(totals), mask=None if name == "count" else nothing)
+    start, last = columns["start"].to_numpy(), columns["last"].to_numpy()
+    wraps_at = None if shown.wraps_at is None else np.full(len(start), shown.wraps_at)
+    for measure in _measures(columns, f".{TRAIL}"):
+        kept = Kept({TRAIL: blobs.of_column(columns[f"{measure}.{TRAIL}"]), "start": start, "end": last}, wraps_at)
+        for name in shown.names:
+            statistic = STATISTICS[name]
+            # No time passes in a session of one reading.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                numbers = statistic.per(statistic.of_window(kept), shown.per_ms / 1000)
+            absent = np.isnan(numbers)
+            kind = statistic.type.to_pandas_dtype()
+            yield measure, name, pa.array(np.where(absent, 0, numbers).astype(kind), mask=absent)
 
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
@@ -391,4 +408,8 @@ def _columns(table: pa.Table) -> dict[str, Any]:
 
 def measures(table: pa.Table, ending: str) -> list[str]:
     """Return the measures of a table's columns `<measure><ending>`."""
-    return [name.removesuffix(ending) for name in table.column_names if name.endswith(ending)]
+    return _measures(table.column_names, ending)
+
+
+def _measures(names: Iterable[str], ending: str) -> list[str]:
+    return [name.removesuffix(ending) for name in names if name.endswith(ending)]

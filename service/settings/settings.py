@@ -222,6 +222,7 @@ class Settings(Section):
             "admission.distinct", self.admission.distinct, {"device", EVENT_TIME, *self.columns}, f"column of {section}"
         )
         problems += self.admission.duplicate_problems()
+        problems += _unknown("sessions.measures", self.sessions.measures or (), measures, f"measure of {section}")
         delay_ms, most_ms = self.sessions.status_delay_ms or 0, self.admission.watermark_delay_ms
         if delay_ms > most_ms:
             problems.append(
@@ -463,6 +464,13 @@ class Settings(Section):
             return ()
         chosen = [view for view in self.views if outlet.views is None or view.of in outlet.views]
         return tuple(view.name for view in chosen if not view.is_endless)
+
+    @property
+    def session_statistics(self) -> dict[str, tuple[str, ...]]:
+        """The statistics of order of sessions that each measure has."""
+        sessions = self.sessions
+        has_all = sessions.measures is None
+        return {m: sessions.ordered if has_all or m in (sessions.measures or ()) else () for m in self.measures}
 
     @property
     def distinct_columns(self) -> tuple[str, ...]:

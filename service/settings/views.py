@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     ValidatorFunctionWrapHandler,
@@ -74,6 +75,17 @@ def _time_zone(value: object) -> "str | ZoneColumn | None":
     raise ValueError(msg)
 
 
+def _first_value_that_a_counter_lacks(value: float) -> float:
+    if value + 1 in _FULL:
+        msg = f"{value:.0f} is the largest value of such a counter. It begins again at {value + 1:.0f}: set that"
+        raise ValueError(msg)
+    return value
+
+
+_Per = Literal["s", "min", "h", "d"]
+_WrapsAt = Annotated[float, Field(gt=0, le=2**53), AfterValidator(_first_value_that_a_counter_lacks)]
+
+
 class View(Section):
     name: Name = Field(examples=["device"])
     """The view's name in keys: lower-case letters, digits and _."""
@@ -121,11 +133,11 @@ class View(Section):
     """What a window without a reading shows while an earlier one still holds by `carry_for`: "last" publishes it when it is
     closed, with count 0 and what is carried into it; "none" publishes windows with readings only.
     """
-    per: Literal["s", "min", "h", "d"] = "s"
+    per: _Per = "s"
     """The time to which `rate`, `increase_rate`, `integral` and `linear_integral` refer: with "h" the integral of kW is in
     kWh. A view with another one is another version.
     """
-    wraps_at: Annotated[float, Field(gt=0, le=2**53)] | None = Field(default=None, examples=[65536])
+    wraps_at: _WrapsAt | None = Field(default=None, examples=[65536])
     """The value at which a counter begins again at 0: 65536 for 16 bits, 100000 for five digits. A step down is then a
     wrap: `increase` and `increase_rate` count up to there, and on from 0. Default: none, a step down counts from 0.
     """
@@ -178,14 +190,6 @@ class View(Section):
             raise ValueError(msg)
         return value
 
-    @field_validator("wraps_at")
-    @classmethod
-    def _is_the_first_value_that_a_counter_lacks(cls, value: float | None) -> float | None:
-        if value is not None and value + 1 in _FULL:
-            msg = f"{value:.0f} is the largest value of such a counter. It begins again at {value + 1:.0f}: set that"
-            raise ValueError(msg)
-        return value
-
     @field_validator("statistics")
     @classmethod
     def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -209,7 +213,8 @@ class View(Section):
         if ordered and self.is_endless:
             yield (
                 f"statistics: {', '.join(ordered)} of a view without windows; they follow the order of a device's readings in a "
-                "window, where late ones have no place: set a window with an end, or remove them"
+                "window, where late ones have no place: set a window with an end, name them in [sessions] statistics, or remove "
+                "them"
             )
         if self.carry_for_ms is not None:
             if not ordered:
@@ -442,7 +447,45 @@ class Sessions(Section):
     core at the first start, at most 16; then the checkpoint's number.
     """
 
+    statistics: tuple[str, ...] = tuple(statistics.SESSION_STATISTICS)
+    """Statistics of each measure in a session: count, mean, min and max, which are always there, and those that follow the
+    order of readings, such as increase, resets and integral. A session has its own readings only. The last one holds until
+    the session's last reading.
+    """
+    measures: tuple[str, ...] | None = Field(default=None, examples=[["energy"]])
+    """Measures that have those of `statistics` that follow the order of readings. Default: all."""
+    per: _Per = "s"
+    """The same for statistics of sessions as per of a view."""
+    wraps_at: _WrapsAt | None = Field(default=None, examples=[65536])
+    """The same for statistics of sessions as wraps_at of a view."""
+
+    @field_validator("statistics")
+    @classmethod
+    def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = statistics.with_those_of_sessions(statistics.ORDERED)
+        if unknown := [name for name in value if name not in known]:
+            msg = f"{', '.join(map(repr, unknown))}: no statistic of sessions; there are {', '.join(known)}"
+            raise ValueError(msg)
+        return statistics.with_those_of_sessions(value)
+
+    @property
+    def ordered(self) -> tuple[str, ...]:
+        """The statistics that follow the order of readings."""
+        return tuple(name for name in self.statistics if name in statistics.ORDERED)
+
+    @property
+    def shown(self) -> Shown:
+        """What readers get of a measure that has statistics of order."""
+        return Shown(self.ordered, _PER_MS[self.per], self.wraps_at)
+
     def conflicts(self) -> Iterator[str]:
+        for name, is_set, needed in (
+            ("measures", self.measures is not None, statistics.ORDERED),
+            ("per", self.per != "s", statistics.REFERRED),
+            ("wraps_at", self.wraps_at is not None, statistics.WRAPPED),
+        ):
+            if is_set and not any(each in needed for each in self.statistics):
+                yield f"{name}: of no statistic that it changes; these are {', '.join(needed)}"
         if 2 * self.update_every_ms > self.retain_ms:
             yield (
                 f"update_every {format_duration(self.update_every_ms)} is more than half of retain "

@@ -38,7 +38,7 @@ class Files:
 
     def write(self, day: int) -> None:
         """A closed session of another device, with 1.5 as the maximum of each measure."""
-        schema = tables.sessions_schema(self.measures)
+        schema = tables.sessions_schema(dict.fromkeys(self.measures, ()))
         at = pa.scalar(BASE_MS + day * DAY_MS).cast(tables.TIME)
         row = {"device": f"d{self.device}", "start": at, "last": at, "count": 1, "duration": 0, "state": "closed"}
         row |= {"reason": "gap", "revision": 0, "closed_by": "watermark", "epoch": self.batch + 1, "batch": self.batch}

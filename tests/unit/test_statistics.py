@@ -16,10 +16,10 @@ from schemas import generated
 from service.outlets.tables import windows_schema
 from state import distinct, quantiles
 from state.kept import Kept
-from state.statistics import ALWAYS, SESSION_STATISTICS, STATISTICS, Statistic
+from state.statistics import ALWAYS, ORDERED, SESSION_STATISTICS, STATISTICS, Statistic
 from state.window_columns import COLUMNS, PaneReadings
 from tests.stream.records import make_settings
-from tidemark_client import Window
+from tidemark_client import Window, values
 from tidemark_client.values import Summary
 
 readings = st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(0, 5_000)), min_size=1, max_size=12)
@@ -125,4 +125,5 @@ def test_the_client_has_a_typed_field_for_each_statistic():
     for name, statistic in STATISTICS.items():
         plain = int if statistic.is_whole else float
         assert types[name] == (plain if name in ALWAYS else plain | None), name
-    assert tuple(each.name for each in dataclasses.fields(Summary)) == tuple(SESSION_STATISTICS)
+    assert tuple(each.name for each in dataclasses.fields(Summary)) == (*SESSION_STATISTICS, *ORDERED)
+    assert tuple(SESSION_STATISTICS) == values.SESSION_STATISTICS

@@ -161,6 +161,16 @@ def test_a_reading_inside_of_what_is_folded_loses_the_statistics_instead_of_fals
     assert not math.isnan(numbers(blobs.pair(trails.reduce, folded, part([(300, 2.0)])))["increase"])
 
 
+def test_of_two_pasts_with_the_same_folded_sums_a_late_reading_has_two_answers():
+    """Why views without windows have no statistics of order: the example of decision 64."""
+    one, other, late = [(0, 0.0), (10, 10.0), (20, 20.0)], [(0, 0.0), (10, 5.0), (20, 20.0)], (15, 7.0)
+    with mock.patch.object(trails, "FOLD_FROM", 2):
+        folded = [numbers(trails.settle(part(past), 10_000, None)) for past in (one, other)]
+    for name in ("increase", "increase_rate", "resets", "changes", "longest_gap"):
+        assert folded[0][name] == folded[1][name], name
+    assert [numbers(part([*past, late]))["increase"] for past in (one, other)] == [30.0, 20.0]
+
+
 def test_a_window_that_began_without_a_trail_has_no_numbers():
     assert all(math.isnan(value) for value in numbers(np.array([b""], np.object_)).values())
     empty = trails.reduce(np.array([b"", b""], np.object_), np.zeros(1, np.int64))

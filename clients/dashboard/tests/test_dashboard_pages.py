@@ -390,6 +390,9 @@ def test_a_device_shows_its_values_sessions_and_facts(pages: TestClient, world: 
         assert f">{fact}</a>" in html
     [row] = rows(html, "Sessions")
     assert [row[3], row[4]] == [count(session.count), "open"]
+    gaps = [session.measures[name].longest_gap for name in MEASURES]
+    assert row[-len(MEASURES) :] == [number(gap) for gap in gaps]
+    assert f"{MEASURES[0]}, longest gap" in html
     assert f"--device {device}</code>" in html
     assert "Redis has no such device" in get(pages, "/device?id=stranger")
 

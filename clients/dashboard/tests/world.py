@@ -37,7 +37,8 @@ class World:
     def meta(self) -> None:
         lengths = {"window_ms": WINDOW, "slide_ms": SLIDE, "retain_ms": DAY}
         views = [{"name": name, "by": by, "measures": MEASURES, **lengths} for name, by in VIEWS]
-        sessions = {"gap_ms": GAP, "max_duration_ms": 3_600_000, "retain_ms": DAY}
+        order = {"statistics": ["count", "mean", "min", "max", "longest_gap"], "measures": MEASURES}
+        sessions = {"gap_ms": GAP, "max_duration_ms": 3_600_000, "retain_ms": DAY, **order}
         document = {"contract": 3, "shards": 1, "measures": MEASURES, "views": views, "sessions": sessions}
         self.redis.set(self.name("meta"), json.dumps(document))
 
@@ -157,6 +158,7 @@ class World:
         for name in MEASURES:
             fields[f"{name}.count"] = count if name == measure else 0
         fields |= {f"{measure}.mean": value, f"{measure}.min": value, f"{measure}.max": value}
+        fields[f"{measure}.longest_gap"] = 12.5
         name = self.name("session", device, start)
         pipe.hset(name, mapping={**fields, **self.stamp()})
         pipe.zadd(self.name("sessions", device), {str(start): start})

@@ -21,6 +21,9 @@ CONTRACT = 3
 STATISTICS = ("count", "sum", "mean", "min", "max", "stddev", "first", "last")
 """The statistics of a view whose settings name none, and of every view of a service whose meta does not name them."""
 
+SESSION_STATISTICS = ("count", "mean", "min", "max")
+"""The statistics that the measures of all sessions have."""
+
 ENDLESS_MS = 1 << 42
 """The length of the one window of a view without windows."""
 
@@ -174,6 +177,14 @@ class Meta:
     """Whether each measure of a device has a status of its own."""
     devices_update_every_ms: int = 0
     """How much older than progress a device or its open session may be, as long as its status and session stay the same."""
+    session_statistics: tuple[str, ...] = SESSION_STATISTICS
+    """The statistics of the measures of sessions. Those beside SESSION_STATISTICS are of `session_measures`."""
+    session_measures: tuple[str, ...] = ()
+    """The measures that have statistics of order in sessions."""
+    session_per_ms: int = 1_000
+    """The time to which `increase_rate`, `integral` and `linear_integral` of sessions refer."""
+    session_wraps_at: float | None = None
+    """The value at which counters in sessions begin again at 0; None if a step down counts from 0."""
 
     @staticmethod
     def of(text: str, key: str) -> Meta:
@@ -191,7 +202,9 @@ class Meta:
                 tzdata = str(document.get("tzdata", ""))
                 measures, by_measure = tuple(document["measures"]), bool(sessions.get("measure_status"))
                 own = by_measure, int(sessions.get("update_every_ms", 0))
-                return Meta(measures, views, gap_ms, longest_ms, retain_ms, shards, tzdata, *own)
+                order = tuple(sessions.get("statistics", SESSION_STATISTICS)), tuple(sessions.get("measures", ()))
+                units = int(sessions.get("per_ms", 1_000)), sessions.get("wraps_at")
+                return Meta(measures, views, gap_ms, longest_ms, retain_ms, shards, tzdata, *own, *order, *units)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             msg = f"{key} is not what a service of Tidemark writes: {error!r}. Is the prefix the service's?"
             raise ContractError(msg) from error
@@ -357,12 +370,26 @@ _OPTIONAL = [(each.name, _READERS[str(each.type)]) for each in dataclasses.field
 
 @dataclass(frozen=True)
 class Summary:
-    """A measure in a session; mean, min and max are None where `count` is 0."""
+    """A measure in a session; all others are None where `count` is 0.
+
+    Those behind `max` follow the order of readings. A session has those of `Meta.session_statistics`, and the measures in
+    `Meta.session_measures`; of one reading `increase_rate`, `time_weighted_mean` and `coverage` are None.
+    """
 
     count: int
     mean: float | None
     min: float | None
     max: float | None
+    increase: float | None = None
+    increase_rate: float | None = None
+    resets: int | None = None
+    changes: int | None = None
+    longest_gap: float | None = None
+    time_weighted_mean: float | None = None
+    integral: float | None = None
+    linear_mean: float | None = None
+    linear_integral: float | None = None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -417,8 +444,13 @@ class Session:
 
 
 def _summary(name: str, fields: Fields) -> Summary:
-    mean, low, high = (_float(fields.get(f"{name}.{part}")) for part in ("mean", "min", "max"))
-    return Summary(int(fields[f"{name}.count"]), mean, low, high)
+    parts = {part: read(fields.get(f"{name}.{part}")) for part, read in _OF_SESSION}
+    return Summary(int(fields[f"{name}.count"]), **parts)
+
+
+_OF_SESSION = [
+    (each.name, _READERS[str(each.type)]) for each in dataclasses.fields(Summary) if str(each.type) in _READERS
+]
 
 
 @dataclass(frozen=True)

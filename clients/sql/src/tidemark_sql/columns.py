@@ -6,10 +6,9 @@ import pyarrow as pa
 
 from state.columns import TIME
 from state.statistics import STATISTICS
-from tidemark_client.values import Meta
+from tidemark_client.values import SESSION_STATISTICS, Meta
 
 _WRITTEN = {"epoch": pa.int64(), "batch": pa.int64(), "updated": TIME}
-_SUMMARY = {"count": pa.int64(), "mean": pa.float64(), "min": pa.float64(), "max": pa.float64()}
 STATE = pa.schema(
     {
         "kind": pa.string(),
@@ -70,7 +69,12 @@ def sessions(meta: Meta) -> pa.Schema:
             "reason": pa.string(),
             "closed_by": pa.string(),
             "revision": pa.int64(),
-            **{f"{measure}.{name}": kind for measure in meta.measures for name, kind in _SUMMARY.items()},
+            **{
+                f"{measure}.{name}": _type(name)
+                for measure in meta.measures
+                for name in meta.session_statistics
+                if name in SESSION_STATISTICS or measure in meta.session_measures
+            },
             **_WRITTEN,
         }
     )

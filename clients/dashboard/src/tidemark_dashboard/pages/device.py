@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tidemark_client import View, queries
+from tidemark_client.values import SESSION_STATISTICS
 from tidemark_dashboard import statistics
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
 from tidemark_dashboard.pages.series import fitted, moves, plot, span, spans, summary
@@ -69,6 +70,12 @@ async def read(sources: Sources, query: Query) -> Shown:
         "spans": spans(axis),
         "plots": plots,
         "sessions": sessions[::-1][:SESSIONS],
+        "ordered": [
+            (name, statistic)
+            for name in meta.session_measures
+            for statistic in meta.session_statistics
+            if statistic not in SESSION_STATISTICS
+        ],
         "hidden": max(0, len(sessions) - SESSIONS),
         "meta": meta,
         "here": here,
