@@ -65,7 +65,6 @@ def pair(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str
     return Pair(broker_server, redis_server, tmp_path, prefix)
 
 
-@pytest.mark.thorough
 def test_two_pipelines_run_in_one_process_and_what_one_lacks_does_not_stop_the_other(pair: Pair) -> None:
     one, two = pair.one, pair.two
     with pair.own, pair.start() as service:

@@ -87,7 +87,6 @@ def counted(world: Avro, service: Service, count: int) -> bool:
     return service.is_ready() and world.counted() == count
 
 
-@pytest.mark.thorough
 def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_record(
     broker_server: Broker, redis_server: Redis, registry: Registry, tmp_path: Path, prefix: str
 ) -> None:
