@@ -312,7 +312,7 @@ MUTATIONS = (
         "the trail of a session folds readings that the watermark has not passed",
         "a late reading between them has no place, and the session loses its increase",
         "P1",
-        "tests/unit/test_session_order.py::test_any_order_of_arrival_gives_what_one_pass_over_the_sorted_readings_gives",
+        "tests/unit/test_session_order.py::test_a_late_reading_joins_what_is_folded_of_a_session_in_the_same_cell",
         Edit("state/table.py", "walk.settled(changed, watermark_ms, ", "walk.settled(changed, watermark_ms + 5_000, "),
     ),
     Mutation(
