@@ -43,11 +43,11 @@ def archive(folder: Path, scratch: Path) -> list[Path]:
     """Make the archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
     folder.mkdir(parents=True, exist_ok=True)
     return [
-        *archive_for_commands(folder, scratch),
         *(
             _archived(folder / f"{name}.jsa", name, scratch, options)
             for name, options in (("driver", TASKS_IN_DRIVER), ("executor", ()))
         ),
+        *archive_for_commands(folder, scratch),
     ]
 
 
