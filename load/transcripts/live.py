@@ -81,6 +81,8 @@ class Live:
         self._clock = Clock(self.testbed.folder / "clock", ORIGIN_MS)
         self._started_ms = ORIGIN_MS
         self._sent: dict[str, dict[str, int]] = {}
+        self._has_sent = False
+        """Whether the service was sent anything since its start: its first batch sets the gauges."""
         self._numbers: dict[tuple[str, int, int], int] = {}
         self._before: Output = {}
         self._fed = feed.FIRST
@@ -110,6 +112,7 @@ class Live:
         self.testbed.__exit__(*what)
 
     def _start(self) -> None:
+        self._has_sent = False
         self.testbed.start_service({**self._clock.environment, "TZ": PROCESS_ZONE})
 
     def begin(self, transcript: Transcript) -> None:
@@ -217,6 +220,7 @@ class Live:
         return serving == dict(self._pure.views.items()) and passes >= self._pure.views.passes
 
     def _send(self, records: tuple[Record, ...]) -> None:
+        self._has_sent |= bool(records)
         for record in records:
             sent, partition = self._sent.setdefault(record.topic, {}), str(record.partition)
             offset = sent.get(partition, 0)
@@ -248,7 +252,7 @@ class Live:
         reached = {topic: partitions for topic, partitions in offsets.items() if partitions}
         if reached != self._sent or self.watermark_ms < self._pure.watermark_ms:
             return False
-        return not self._sent or self.testbed.metrics().get("tidemark_batch") == float(progress["batch"])
+        return not self._has_sent or self.testbed.metrics().get("tidemark_batch") == float(progress["batch"])
 
     def _has_looked(self, at_ms: int, lag: int, service: Instance | None = None) -> bool:
         """Whether the topics were looked at when the clock showed that, and so many records were not read."""

@@ -382,7 +382,7 @@ def test_states_in_an_outlet_are_a_chain_that_ends_in_the_expected_status(
     columns = ("was", "status", "batch", "at")
     found = [{"device": "a", "field": "status", "epoch": 1, **dict(zip(columns, row, strict=True))} for row in rows]
     monkeypatch.setattr(outlets, "read", lambda *_: found)
-    right: Any = SimpleNamespace(devices={"a": SimpleNamespace(status="offline", statuses={})})
+    right: Any = SimpleNamespace(windows={}, devices={"a": SimpleNamespace(status="offline", statuses={})})
     verdict, no_rules = Verdict(), cast("Any", None)
     outlets.check_outlets(right, no_rules, [{"name": "alarms", "states": True}], verdict)
     assert [*verdict.kinds] == problems

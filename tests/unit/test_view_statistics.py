@@ -281,8 +281,8 @@ def test_a_state_of_other_statistics_is_version_3_and_unknown_columns_are_refuse
     newer = state.windows.append_column("kurtosis", pa.array(np.zeros(state.windows.num_rows)))
     with pytest.raises(codec.CodecError, match="its windows have kurtosis, which no statistic of this version has"):
         codec.decode(codec.encode(type(state)(state.runs, state.devices, newer)))
-    with pytest.raises(codec.CodecError, match="of version 6; supported is version 2, 3, 4 or 5"):
-        codec.decode(data[:4] + b"\x06" + data[5:])
+    with pytest.raises(codec.CodecError, match="of version 7; supported is version 2, 3, 4, 5 or 6"):
+        codec.decode(data[:4] + b"\x07" + data[5:])
 
 
 def test_an_unknown_statistic_is_refused_and_count_and_last_are_always_there():
