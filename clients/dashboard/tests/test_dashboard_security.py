@@ -340,7 +340,10 @@ def test_an_option_that_cannot_be_used_is_a_line_and_status_2(
 
 
 def test_the_end_by_ctrl_c_is_no_error() -> None:
-    words = ["-m", "tidemark_dashboard", "--port", "0", "--redis", "redis://127.0.0.1:1", "--service", ""]
+    # What a shell runs in the background, as these tests may be, ignores Ctrl-C.
+    heard = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    run = f"{heard}; runpy.run_module('tidemark_dashboard', run_name='__main__', alter_sys=True)"
+    words = ["-c", run, "--port", "0", "--redis", "redis://127.0.0.1:1", "--service", ""]
     with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "The page: " in process.stderr.readline()
