@@ -37,15 +37,7 @@ def _keys(settings: Settings) -> Iterator[tuple[Keys, Any, Budget, list[bytes]]]
     for keys in shards(settings.redis):
         with link.reader(settings.redis, keys, "the keys of the prefix") as (client, budget):
             # An epoch is a string, and no key that a prefix has many of is one.
-            epochs = _pages(client, budget, match=keys.matching("*:epoch"), count=settings.redis.chunk, _type="string")
+            epochs = link.scan(client, budget, keys.matching("*:epoch"), settings.redis.chunk, _type="string")
             others = tuple(name.removesuffix(b"epoch") for names in epochs for name in names)
-            for names in _pages(client, budget, match=keys.matching("*"), count=settings.redis.chunk):
+            for names in link.scan(client, budget, keys.matching("*"), settings.redis.chunk):
                 yield keys, client, budget, [name for name in names if keys.has(name) and not name.startswith(others)]
-
-
-def _pages(client: Any, budget: Budget, **options: Any) -> Iterator[list[bytes]]:
-    """Yield the keys that SCAN returns."""
-    cursor: int | None = None
-    while cursor != 0:
-        cursor, names = budget.attempt(partial(client.scan, cursor or 0, **options))
-        yield names

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.errors import SinkError
+from service.redis import link
 from service.redis.keys import Keys as RedisKeys
 from service.redis.keys import shards
 from service.redis.link import progress, reader, server_id
@@ -133,9 +134,7 @@ def read(
         scan = _Scan(settings, keys, epoch, before_ms, until_ms, final_ms)
         with reader(settings.redis, keys, "the stored values") as (client, budget):
             server = budget.attempt(partial(server_id, client, keys))
-            cursor = None
-            while cursor != 0:
-                cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=keys.matching("*"), count=_PAGE))
+            for names in link.scan(client, budget, keys.matching("*"), _PAGE):
                 own = [name.removeprefix(f"{keys.prefix}:".encode()) for name in names if keys.has(name)]
                 budget.attempt(partial(scan.take, client, own))
             if budget.attempt(partial(server_id, client, keys)) != server:

@@ -149,6 +149,14 @@ def reader(options: settings.Redis, keys: Keys, what: str) -> Iterator[tuple[Any
         yield client, Budget(options.retry_for_ms, Place(redis_client.address(options, keys), what))
 
 
+def scan(client: Any, budget: Budget, pattern: str, count: int, **options: Any) -> Iterator[list[bytes]]:
+    """Yield the keys that SCAN finds, by pages; a key may occur twice. `options` go to redis-py. Raises SinkError."""
+    cursor: int | None = None
+    while cursor != 0:
+        cursor, names = budget.attempt(partial(client.scan, cursor or 0, match=pattern, count=count, **options))
+        yield names
+
+
 def require_answer(options: settings.Redis) -> None:
     """Raise SinkError if a shard does not answer within ANSWERS_S: a command that only reads need not wait for retry_for."""
     for keys in shards(options)[: None if options.cluster else 1]:
