@@ -468,9 +468,8 @@ class Settings(Section):
     @property
     def session_statistics(self) -> dict[str, tuple[str, ...]]:
         """The statistics of order of sessions that each measure has."""
-        sessions = self.sessions
-        has_all = sessions.measures is None
-        return {m: sessions.ordered if has_all or m in (sessions.measures or ()) else () for m in self.measures}
+        chosen = self.measures if self.sessions.measures is None else self.sessions.measures
+        return {measure: self.sessions.ordered if measure in chosen else () for measure in self.measures}
 
     @property
     def distinct_columns(self) -> tuple[str, ...]:
