@@ -141,7 +141,8 @@ class Live:
             self._clock.set(begins_ms)
             self._read_on()
             self._send(step.add)
-        else:  # else the service may see the new time before the records, and take what is between for a silence
+        else:
+            # A service that is not held may see the new time before the records, and take the time between for a silence.
             self._hold()
             self._send(step.add)
             self._clock.set(begins_ms)
