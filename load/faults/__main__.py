@@ -1,7 +1,7 @@
 """The fault runner's command line.
 
-    python -m load.faults [--id F1 ...] [--only CAUSE] [--seed 7] [--inputs 2] [--quick] [--times N] [--for 2h] [--json FILE]
-                          [--folder FOLDER]
+    python -m load.faults [--id F1 ...] [--only CAUSE] [--seed 7] [--inputs 2] [--update-every 5s] [--quick] [--times N]
+                          [--for 2h] [--json FILE] [--folder FOLDER]
 
 Without --id all rows are played, in turn. Exit status 0 only when no rule is violated in any.
 """
@@ -73,6 +73,7 @@ def report(row: Row, seed: int, **options: Any) -> dict[str, Any]:
             "rate": setup.rate,
             "devices": setup.devices,
             "inputs": setup.inputs,
+            "update_every": setup.update_every,
             "supervised": run.is_supervised,
             "seconds": seconds,
             "history": str(path),
@@ -102,13 +103,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--keep", action="store_true", help="a soak in parts: go on with what the last part has left, and leave it"
     )
     parser.add_argument("--inputs", type=int, choices=(1, 2), help="the second one has arrays of JSON")
+    parser.add_argument("--update-every", metavar="5s", help="how long open values wait, also those of a backlog")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
         chosen = [find(each) for each in args.id] if args.id else list(rows().values())
-        if args.inputs:
-            chosen = [replace(each, setup=replace(each.setup, inputs=args.inputs)) for each in chosen]
+        given = {name: getattr(args, name) for name in ("inputs", "update_every") if getattr(args, name)}
+        chosen = [replace(each, setup=replace(each.setup, **given)) for each in chosen]
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
         options |= {"only": " ".join(args.only), "keep": args.keep}
         if args.keep and not all(each.setup.id in IN_PARTS for each in chosen):

@@ -51,7 +51,8 @@ class Setup:
     """Parts of a row's run: `rate` is in records a second, `testbed` are Testbed's keyword arguments.
 
     `inputs` are 1 to 3 (inputs.py). With `proxy` the service reaches Redis through run.proxy, which can make it slow. With `tls`
-    the broker has listeners with TLS, too.
+    the broker has listeners with TLS, too. With `update_every` open values of all views and of sessions wait so long, and also
+    those of a backlog.
     """
 
     id: str
@@ -62,6 +63,16 @@ class Setup:
     proxy: bool = False
     inputs: int = 1
     tls: bool = False
+    update_every: str = ""
+
+
+def _waiting(
+    views: Sequence[Mapping[str, Any]], given: Mapping[str, Any], update_every: str
+) -> dict[str, Sequence[Any] | Mapping[str, Any]]:
+    """Return views and sections by which all open values wait so long."""
+    sections = {name: {**given.get(name, {})} for name in {*given, "service", "sessions"}}
+    sections["service"]["catch_up_update_every"] = sections["sessions"]["update_every"] = update_every
+    return {"views": [{**view, "update_every": update_every} for view in views], "sections": sections}
 
 
 class Load:
@@ -156,6 +167,8 @@ class Run:
         self.parts = parts_of(self.folder / "history.jsonl", setup.id, seed) if keep else ()
         options = {"views": VIEWS, "master": "local[2]", "keep": keep, **setup.testbed}
         options["sections"] = sections(setup.testbed.get("sections", SECTIONS), setup.inputs)
+        if setup.update_every:
+            options |= _waiting(options["views"], options["sections"], setup.update_every)
         if setup.tls:
             options["authority"] = Authority(self.folder.absolute().with_name(f"{self.folder.name}-authority"))
         self.testbed = Testbed(self.folder, Fleet(seed, settings), **options)
@@ -184,6 +197,7 @@ class Run:
 
     def __enter__(self) -> "Run":
         facts = {"rate": self.setup.rate, "shards": self.shards, "inputs": self.setup.inputs}
+        facts |= {"update_every": self.setup.update_every} if self.setup.update_every else {}
         self.note("run", row=self.setup.id, seed=self.seed, short=self.short, **facts)
         try:
             if self.proxy is not None:
