@@ -4,6 +4,8 @@
 import csv
 import io
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from itertools import starmap
 from pathlib import Path
@@ -25,6 +27,7 @@ from service.outlets import tables
 from service.outlets.outlet import Entry, Position
 from service.outlets.parquet import Parquet
 from service.pipeline.batch_publisher import Sink
+from service.redis import link
 from service.reference.attributes import Index
 from service.settings import ParquetOutlet, Settings
 from state.statistics import Shown
@@ -380,6 +383,16 @@ def test_a_redis_that_is_away_or_empty_is_named(values: Values, prefix: str) -> 
         with pytest.raises(SinkError) as caught:
             question.answer(other, "select * from devices")
         assert part in str(caught.value)
+
+
+def test_a_redis_that_accepts_and_is_silent_is_named_within_two_requests(values: Values, prefix: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}/0"
+        other = settings.parse(values.document | {"redis": {"url": f"redis://{place}", "prefix": prefix}})
+        began = time.monotonic()
+        with pytest.raises(SinkError, match=f"^Redis at {place} does not answer: Timeout"):
+            question.answer(other, "select * from devices")
+    assert time.monotonic() - began < 4 * link.ANSWERS_S  # the client's own limit is ten seconds
 
 
 def test_nothing_is_written(redis_server: Redis, values: Values, prefix: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from service.errors import QuestionError, SettingsError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
+from service.redis import link
 from service.settings import Redis, Settings
 from service.settings.section import read_secret
 from tidemark_client import Client, RefusedError, TidemarkClientError, UnavailableError
@@ -22,8 +23,6 @@ from tidemark_sql.statement import TEXTS, Statement
 LIVE = ("windows", "sessions", "devices")
 MEMORY, SPILLED = "1GiB", "8GiB"
 """What DuckDB may have of memory and of the temporary folder. By default it takes 80 % of the machine, and the current folder."""
-CONNECTS_S = 1.5
-"""Within which Redis takes a connection."""
 CONTENTS: Mapping[str, str] = {
     "windows": "open and closed windows in Redis",
     "sessions": "open and closed sessions in Redis",
@@ -56,6 +55,7 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
             return pa.table({"table": list(CONTENTS), "content": list(CONTENTS.values())})
         if not parsed.listing and not any(name in parsed.uses for name in LIVE):
             return _run(connection, parsed, schemas, tables)
+        link.require_answer(settings.redis)
         try:
             with _client(settings.redis) as client:
                 live = Live(client, client.meta(), parsed, _attributes(settings, client, parsed), watch)
@@ -141,7 +141,7 @@ def _attributes(settings: Settings, client: Client, parsed: Statement) -> Sequen
 def _client(settings: Redis) -> Client:
     options: dict[str, Any] = {
         "socket_timeout": max(10.0, settings.timeout_ms / 1000),
-        "socket_connect_timeout": min(CONNECTS_S, settings.timeout_ms / 1000),
+        "socket_connect_timeout": settings.timeout_ms / 1000,
     }
     url = settings.url.get_secret_value()
     if settings.ca_file is not None and url.startswith("rediss"):
@@ -164,9 +164,7 @@ def _password(file: Path, setting: str) -> str:
 def _of_client(settings: Redis, error: TidemarkClientError) -> SinkError:
     place = redis_client.address(settings)
     if isinstance(error, UnavailableError):
-        return SinkError(
-            f"Redis at {place} does not answer: {error}", remedy="Check that it runs and can be reached from here"
-        )
+        return SinkError(str(error), remedy="Check that it runs and can be reached from here")
     if isinstance(error, RefusedError):
         return SinkRefusedError(f"Redis at {place} refuses: {error}", remedy="Check redis.url and redis.password_file")
     return SinkError(
