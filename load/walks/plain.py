@@ -347,11 +347,15 @@ class Plain:
             window.base, window.base_kept = readings, kept
             if window.closed_by == "idle" and window.end > line_ms:
                 return
-        if len(readings) != len(window.readings) and (closed_by == "watermark" or window.end <= line_ms):
-            window.readings, window.mark = readings, self._mark(place)
-            window.names, window.kept = names, kept
+        is_due = window.end <= line_ms
+        is_more = len(readings) != len(window.readings) and (closed_by == "watermark" or is_due)
+        if is_more:
+            window.readings = readings
             window.revision += window.closed_by in {"idle", "settled"}
             window.closed_by = ""
+        if is_more or (closed_by == "idle" and is_due):
+            # Silence writes it again in any case, with the statistics that its view has now.
+            window.names, window.kept, window.mark = names, kept, self._mark(place)
 
     def _fill(self, lines_ms: Mapping[str, int], closed_by: str) -> None:
         """Windows without readings are there, with what is carried into them, when they are closed or settled by these lines."""
