@@ -15,7 +15,8 @@ formats   what a reading costs as Avro, JSON, in gzip'd arrays of JSON, and as P
 distinct  steady with removal of duplicates, by device and event time; what it costs a reading, and its bytes of state
           (load/bench/distinct.py)
 large     catch-up and steady with 100,000 devices, where the others have 10,000
-huge      catch-up of a million devices (`--huge` readings), and the service's memory by process
+huge      catch-up of a million devices (`--huge` readings), and the service's memory by process; steady where each of them
+          reports once a minute, and open values wait 5 s: the lag at the begin and at the end
 executors  catch-up on a standalone cluster, by executors of one core and primaries of Redis (load/bench/executors.py)
 ratios    batch_to_bare, plan_to_bare, catch_up_to_floor, row_to_hset, row_redis_to_hset_redis, the same of keys that are new
           (new_row_to_new_hset, new_row_redis_to_new_hset_redis), redis_cluster_publish; of the
@@ -33,6 +34,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -60,7 +62,9 @@ SPAN_MS = 20 * 60_000
 START_MS = 1_790_000_000_000
 SMALL, LARGE, HUGE = 10_000, 100_000, 1_000_000
 """Devices."""
-_TOTAL = "tidemark_batch_seconds"
+HUGE_RATE, HUGE_UPDATE_EVERY, HUGE_GAP = HUGE / 60, "5 s", "5 m"
+"""Each of a million devices once a minute. A shorter gap would end a session with each reading."""
+_TOTAL, _LAG = "tidemark_batch_seconds", "tidemark_lag_records{"
 PARTS = ("bare", "large", "huge", "rows", "statistics", "formats", "distinct", "executors", "state", "ratios")
 """Of the report, those that have no median of their own."""
 
@@ -107,6 +111,27 @@ class Steady:
     rows_per_reading: float
     longest_to_median: float
     per_reading: dict[str, float]
+    lag: dict[str, int]
+    """Records: the medians of the first and the last tenth of the time, and the most."""
+
+
+class Lag(Repeated):
+    """How many records the service is behind."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        super().__init__(2.0, self.look)
+        self._testbed = testbed
+        self._records: list[float] = []
+
+    def look(self) -> None:
+        """Read the lag of all partitions."""
+        self._records.append(sum(v for name, v in self._testbed.metrics().items() if name.startswith(_LAG)))
+
+    def summary(self) -> dict[str, int]:
+        """The medians of the first and the last tenth, and the most."""
+        seen, tenth = self._records, max(1, len(self._records) // 10)
+        parts = {"begin": median(seen[:tenth]), "end": median(seen[-tenth:]), "most": max(seen)}
+        return {name: round(value) for name, value in parts.items()}
 
 
 class Batches(Repeated):
@@ -217,17 +242,19 @@ def steady(
     seed: int,
     *,
     is_reference: bool,
-    distinct: bool = False,
+    rate: float = RATE,
+    update_every: str = "",
+    sections: Mapping[str, Any] | None = None,
     outlet: str = "",
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the state after it.
 
-    With `is_reference` the bare batch before it. With `distinct` duplicates are removed. With `outlet` "kafka" all windows that
-    close go to a topic.
+    With `is_reference` the bare batch before it. With `update_every` open windows wait so long. With `outlet` "kafka" all windows
+    that close go to a topic.
     """
-    fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
-    sections: dict[str, Any] = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
-    stage = Testbed(FOLDER / "steady", fleet, views=VIEWS, sections=sections)
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=rate, shares={}))
+    views = [{**view, **({"update_every": update_every} if update_every else {})} for view in VIEWS]
+    stage = Testbed(FOLDER / "steady", fleet, views=views, sections=sections)
     if outlet:
         stage.settings["outlets"] = [{"name": "finals", "kind": outlet, "topic": "finals", "format": "json"}]
     with stage as testbed:
@@ -241,15 +268,17 @@ def steady(
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
         memory.start()
-        generator = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{warm_up + seconds + 5}s")
+        generator = testbed.start_generator(rate, "--outsiders", "off", "--for", f"{warm_up + seconds + 5}s")
         time.sleep(warm_up)
         before, cpu = testbed.metrics(), Cpu(testbed)
-        durations = Batches(testbed)
+        durations, lag = Batches(testbed), Lag(testbed)
         durations.start()
+        lag.start()
         time.sleep(seconds)
         after = testbed.metrics()
         used = cpu.us_per_reading(after["tidemark_records_total"] - before.get("tidemark_records_total", 0.0))
         durations.close()
+        lag.close()
         generator.wait(120)
         memory.close()
         testbed.stop_service()
@@ -273,6 +302,7 @@ def steady(
         ),
         longest_to_median=durations.longest_to_median(),
         per_reading=_per_reading(delta, delta["tidemark_records_total"]) | used,
+        lag=lag.summary(),
     )
     return figures, bare, _state(after, delta)
 
@@ -315,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm-up", type=seconds_of, default=120.0, metavar="2m")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
-    parser.add_argument("--only", choices=("catch_up", "rows", "formats", "steady", "distinct", "executors"))
+    parser.add_argument("--only", choices=("catch_up", "rows", "formats", "steady", "huge", "distinct", "executors"))
     parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -344,6 +374,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         if args.only in {None, "steady"}:
             entry |= _steady(args, SMALL)
             entry["large"] = entry.get("large", {}) | _steady(args, LARGE, is_reference=False)
+        if args.only in {None, "huge"}:
+            entry["huge"] = entry.get("huge", {}) | _steady_of_minutes(args)
         if args.only in {None, "distinct"}:
             entry["distinct"] = _distinct(args, entry)
         if args.only in {None, "executors"}:
@@ -404,6 +436,19 @@ def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True
     return {"steady": asdict(figures), "bare": bare, "state": state}
 
 
+def _steady_of_minutes(args: argparse.Namespace) -> dict[str, Any]:
+    sections = {"sessions": {"gap": HUGE_GAP, "update_every": HUGE_UPDATE_EVERY}}
+    options: dict[str, Any] = {
+        "is_reference": False,
+        "rate": HUGE_RATE,
+        "update_every": HUGE_UPDATE_EVERY,
+        "sections": sections,
+    }
+    figures, _, state = steady(HUGE, 10 * args.steady, args.warm_up, args.seed, **options)
+    print(f"{HUGE:,} devices, each once a minute: {figures}", flush=True)
+    return {"steady": asdict(figures), "state": state}
+
+
 def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, float]:
     """Measure the cost of removing duplicates for a reading, and the ratio of the service's mean batch with and without it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -416,7 +461,8 @@ def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, f
 
 
 def _batch_mean_ms(args: argparse.Namespace, *, distinct: bool) -> float:
-    figures, _, _ = steady(SMALL, args.steady, args.warm_up, args.seed, is_reference=False, distinct=distinct)
+    sections = {"admission": {"distinct": ["device", "event_time"]}} if distinct else {}
+    figures, _, _ = steady(SMALL, args.steady, args.warm_up, args.seed, is_reference=False, sections=sections)
     print(f"duplicates {'removed' if distinct else 'counted'}: {figures}", flush=True)
     return figures.batch_mean_ms
 
