@@ -196,7 +196,7 @@ class Run:
         self._is_started = False
 
     def __enter__(self) -> "Run":
-        facts = {"rate": self.setup.rate, "shards": self.shards, "inputs": self.setup.inputs}
+        facts: Figures = {"rate": self.setup.rate, "shards": self.shards, "inputs": self.setup.inputs}
         facts |= {"update_every": self.setup.update_every} if self.setup.update_every else {}
         self.note("run", row=self.setup.id, seed=self.seed, short=self.short, **facts)
         try:
