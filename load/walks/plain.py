@@ -349,12 +349,13 @@ class Plain:
                 return
         is_due = window.end <= line_ms
         is_more = len(readings) != len(window.readings) and (closed_by == "watermark" or is_due)
+        # Silence writes a window that is open in Redis in any case, with the statistics that its view has now.
+        is_closing = closed_by == "idle" and is_due and not window.closed_by
         if is_more:
             window.readings = readings
             window.revision += window.closed_by in {"idle", "settled"}
             window.closed_by = ""
-        if is_more or (closed_by == "idle" and is_due):
-            # Silence writes it again in any case, with the statistics that its view has now.
+        if is_more or is_closing:
             window.names, window.kept, window.mark = names, kept, self._mark(place)
 
     def _fill(self, lines_ms: Mapping[str, int], closed_by: str) -> None:
