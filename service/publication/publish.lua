@@ -719,10 +719,13 @@ for kind in pairs(changed) do announce_all(kind) end
 if newest_entry then
   call('XTRIM', KEYS[2], 'MAXLEN', '~', a.feed)
   -- An id begins with Redis' clock in ms. The newest of the entries that are too old stays: a reader that waits behind it, as after
-  -- a silence, sees by it that no entry is lost.
-  local too_old_ms = math.max(0, tonumber(newest_entry:match('%d+')) - a.feed_ms - 1)
-  local last = call('XREVRANGE', KEYS[2], string.format('%.0f', too_old_ms), '-', 'COUNT', 1)[1]
-  if last then call('XTRIM', KEYS[2], 'MINID', '~', last[1]) end
+  -- a silence, sees by it that no entry is lost. Where none is too old, XREVRANGE would walk through the whole feed.
+  local too_old_ms = tonumber(newest_entry:match('%d+')) - a.feed_ms - 1
+  local oldest = call('XRANGE', KEYS[2], '-', '+', 'COUNT', 1)[1]
+  if tonumber(oldest[1]:match('%d+')) <= too_old_ms then
+    local last = call('XREVRANGE', KEYS[2], string.format('%.0f', too_old_ms), '-', 'COUNT', 1)[1]
+    call('XTRIM', KEYS[2], 'MINID', '~', last[1])
+  end
 end
 if not is_done then error(reply, 0) end
 return reply

@@ -294,6 +294,15 @@ def test_a_reader_that_has_read_all_loses_nothing_by_a_silence(redis_server: Red
     assert oldest <= last < newest, "an oldest entry that is newer says that entries were lost"
 
 
+def test_a_write_walks_through_the_feed_only_where_entries_are_too_old(redis_server: Redis, prefix: str) -> None:
+    target = Target(redis_server, prefix, feed_retain="1 h")
+    target.client.config_resetstat()
+    for batch in range(3):
+        target.write(batch, window([1.0] * (batch + 1)))
+    # Redis begins XREVRANGE from an id that is older than all others at the newest one.
+    assert "cmdstat_xrevrange" not in target.client.info("commandstats")
+
+
 def test_a_devices_sessions_are_listed_until_they_expire(target: Target) -> None:
     name = "a:b-1"
 
