@@ -9,8 +9,8 @@ It writes to Redis alone. The state of the query does not change:
     readings go on             the watermark passes the closed value later, and only `closed_by` changes
     a batch is replayed        the values are the same, with or without the silence
 
-Before it closes anything, and also when no batch came for the longest `update_every`, it writes the open values that wait in the
-state (state/waiting.py): progress must not call a window final that lacks readings.
+Before it closes anything, and also when no batch came for the longest `update_every`, that of a backlog included, it writes the
+open values that wait in the state (state/waiting.py): progress must not call a window final that lacks readings.
 
 service/daemon/idle_detection.py decides when input is silent and what is due. Sessions and devices come from the state of the
 last committed batch, advanced by the state's own step (state/table.py). Windows with readings need no write in Redis: progress
@@ -75,7 +75,8 @@ class IdleCloser(SideJob):
         """Open values that wait in the state, after the last batch; None before a batch of this query."""
         self._published_ms = 0
         settings = term.settings
-        self._longest_ms = max([settings.sessions.update_every_ms, *(view.update_every_ms for view in settings.views)])
+        own_ms = [settings.sessions.update_every_ms, *(view.update_every_ms for view in settings.views)]
+        self._longest_ms = max(settings.service.catch_up_update_every_ms, *own_ms)
         self._rollups = settings.rollups
         self._changed: int | None = None
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""

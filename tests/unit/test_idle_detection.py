@@ -1,7 +1,11 @@
 """When input is silent: decided from what is seen of the topics, and never while something is left to read."""
 
+from service import clock, settings
+from service.daemon.idle_closer import IdleCloser
 from service.daemon.idle_detection import AWAY_MS, Seen
 from service.micro_batch import Offsets
+from service.pipeline.term import Term
+from tests.unit.test_settings import document
 
 ENDS = {"readings": {0: 5, 1: 9}}
 T0 = 1_700_000_000_000
@@ -80,3 +84,22 @@ def test_silence_closes_nothing_that_the_watermark_has_not_left_open() -> None:
     quiet.look(T0, ENDS)
     assert quiet.look(T0 + 10_000, ENDS, watermark_ms=T0 - 1) == T0
     assert quiet.look(T0 + 10_000, ENDS, watermark_ms=T0) is None
+
+
+class Noted(IdleCloser):
+    """Notes that there is work, and does none."""
+
+    is_woken = False
+
+    def wake(self) -> None:
+        self.is_woken = True
+
+
+def test_values_that_wait_in_a_backlog_are_left_to_its_next_batch() -> None:
+    closer = Noted(Term(None, settings.parse(document(service={"catch_up_update_every": "1 m"})), epoch=1))
+    before_ms = clock.steady_ms()
+    closer.published(3, 10, moved=True, waiting=5)
+    closer.look(before_ms + 59_000, ENDS, of(2))
+    assert not closer.is_woken, "it would read the whole state at each look"
+    closer.look(clock.steady_ms() + 60_000, ENDS, of(2))
+    assert closer.is_woken, "no batch came for as long as values may wait"
