@@ -126,16 +126,19 @@ class Devices:
         """Return the devices that leave, where devices wait; `statuses` has them and no others.
 
         They are due, or new, or have another status or open session, or a session that was `parted` or merged, or they have a
-        reading and are `forgotten`.
+        reading and are `forgotten`. While a backlog is read, those that are new or have another status wait, too,
+        until the batch that does not hold.
         """
         every = np.full(len(self.names), self._every_ms)
         codes = np.arange(len(self.names))
-        waiting.begin(self.due, self._touched, Phases(self.names, codes, every), pace)
-        leaves: Bools = (
-            self._have_another_status() | waiting.leaving(self.due, pace) | (forgotten & (self.due != waiting.NEVER))
-        )
+        is_told = self._have_another_status()
+        is_told[self._known :] = True
+        waiting.begin(self.due, self._touched | is_told, Phases(self.names, codes, every), pace)
+        self.due[is_told] = np.minimum(self.due[is_told], pace.planned_ms)
+        leaves: Bools = waiting.leaving(self.due, pace) | (forgotten & (self.due != waiting.NEVER))
+        if not pace.is_holding:
+            leaves |= is_told
         leaves[parted] = True
-        leaves[self._known :] = True
         self.due[leaves] = waiting.NEVER
         self._leaves = leaves
         return leaves
