@@ -51,7 +51,7 @@ class Service(Section):
     kafka.max_per_batch; a process begins with 100,000 records. Shorter: newer values and a quicker stop during a
     catch-up. Longer: more records a second. A longer trigger takes its place. 0: kafka.max_per_batch alone.
     """
-    catch_up_update_every_ms: NotNegative = Field(default=60_000, alias="catch_up_update_every")
+    catch_up_update_every_ms: NotNegative = Field(default=20_000, alias="catch_up_update_every")
     """How long open values may wait before they are written while the service reads a backlog, in addition to their
     update_every: as long as another batch as large follows, which changes most of them again. The status of a device
     waits with it. Finals and closed sessions are written with every batch. 0: each batch writes all that it changes.
