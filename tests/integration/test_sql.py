@@ -27,7 +27,7 @@ from service.outlets import tables
 from service.outlets.outlet import Entry, Position
 from service.outlets.parquet import Parquet
 from service.pipeline.batch_publisher import Sink
-from service.redis import link
+from service.redis.link import ANSWERS_S
 from service.reference.attributes import Index
 from service.settings import ParquetOutlet, Settings
 from state.statistics import Shown
@@ -392,7 +392,7 @@ def test_a_redis_that_accepts_and_is_silent_is_named_within_two_requests(values:
         began = time.monotonic()
         with pytest.raises(SinkError, match=f"^Redis at {place} does not answer: Timeout"):
             question.answer(other, "select * from devices")
-    assert time.monotonic() - began < 4 * link.ANSWERS_S  # the client's own limit is ten seconds
+    assert time.monotonic() - began < 4 * ANSWERS_S  # the client's own limit is ten seconds
 
 
 def test_nothing_is_written(redis_server: Redis, values: Values, prefix: str) -> None:

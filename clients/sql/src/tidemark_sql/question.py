@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from service.errors import QuestionError, SettingsError, SinkError, SinkRefusedError
 from service.redis import client as redis_client
-from service.redis import link
+from service.redis.link import ANSWERS_S
 from service.settings import Redis, Settings
 from service.settings.section import read_secret
 from tidemark_client import Client, RefusedError, TidemarkClientError, UnavailableError
@@ -55,10 +55,11 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
             return pa.table({"table": list(CONTENTS), "content": list(CONTENTS.values())})
         if not parsed.listing and not any(name in parsed.uses for name in LIVE):
             return _run(connection, parsed, schemas, tables)
-        link.require_answer(settings.redis)
         try:
-            with _client(settings.redis) as client:
-                live = Live(client, client.meta(), parsed, _attributes(settings, client, parsed), watch)
+            with _client(settings.redis, ANSWERS_S) as client:
+                meta = client.meta()
+            with _client(settings.redis, max(10.0, settings.redis.timeout_ms / 1000)) as client:
+                live = Live(client, meta, parsed, _attributes(settings, client, parsed), watch)
                 schemas |= {name: live.schema(name) for name in LIVE}
                 tables |= {name: partial(live.table, name) for name in LIVE}
                 if parsed.listing:
@@ -138,11 +139,8 @@ def _attributes(settings: Settings, client: Client, parsed: Statement) -> Sequen
     return sorted({name for device in page for name in device.attributes})
 
 
-def _client(settings: Redis) -> Client:
-    options: dict[str, Any] = {
-        "socket_timeout": max(10.0, settings.timeout_ms / 1000),
-        "socket_connect_timeout": settings.timeout_ms / 1000,
-    }
+def _client(settings: Redis, timeout_s: float) -> Client:
+    options: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": ANSWERS_S}
     url = settings.url.get_secret_value()
     if settings.ca_file is not None and url.startswith("rediss"):
         options["ssl_ca_certs"] = str(settings.ca_file)
@@ -164,7 +162,8 @@ def _password(file: Path, setting: str) -> str:
 def _of_client(settings: Redis, error: TidemarkClientError) -> SinkError:
     place = redis_client.address(settings)
     if isinstance(error, UnavailableError):
-        return SinkError(str(error), remedy="Check that it runs and can be reached from here")
+        what = f"Redis at {place} does not answer: {error.__cause__ or error}"
+        return SinkError(what, remedy="Check that it runs and can be reached from here")
     if isinstance(error, RefusedError):
         return SinkRefusedError(f"Redis at {place} refuses: {error}", remedy="Check redis.url and redis.password_file")
     return SinkError(
