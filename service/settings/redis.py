@@ -62,7 +62,7 @@ class Redis(Section):
     """How long the writes of a batch are retried before the service ends. The batch is replayed at the next start."""
     chunk: int = Field(default=1_000, gt=0, le=10_000)
     """Rows in one call of the script. A call is atomic, and Redis does nothing else meanwhile."""
-    driver_rows: int = Field(default=10_000, ge=0)
+    driver_rows: int = Field(default=30_000, ge=0)
     """The driver publishes a batch of at most this many records, the executors publish a larger one."""
 
     @property
