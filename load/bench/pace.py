@@ -2,10 +2,10 @@
 
     python -m load.bench.pace [--against REVISION] [--rounds 3] [--seconds 40s] [--devices 10000 100000] [--json FILE]
 
-In each round each tree runs once for each fleet, at the benchmark's rate, with a checkpoint and a Redis prefix of its own; the
-tree that begins alternates. Both read one topic, from its end. CPU for a reading is what a busy machine changes least. It is
-counted behind a warm-up, for the JVM, the Python processes and Redis. The ratio of a part is the median over the rounds of this
-tree over the other one. The status is 1 if a ratio is above LIMIT. The default revision is the newest release.
+In each round each tree runs once for each fleet, at the benchmark's rate, with a checkpoint, a consumer group and a Redis prefix
+of its own; the tree that begins alternates. Both read one topic, from its end. CPU for a reading is what a busy machine changes
+least. It is counted behind a warm-up, for the JVM, the Python processes and Redis. The ratio of a part is the median over the
+rounds of this tree over the other one. The status is 1 if a ratio is above LIMIT. The default revision is the newest release.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def seconds_by_part(service: int, redis: Iterable[int]) -> dict[str, float]:
 def measure(testbed: Testbed, source: Path, name: str, seconds: float) -> Measured:
     """Run a tree's service under load, and measure it behind a warm-up as long as the measurement."""
     document = {**testbed.settings, "redis": {**testbed.settings["redis"], "prefix": name}}
-    document["kafka"] = {**document["kafka"], "starting": "latest", "rejects": f"{{topic}}.{name}"}
+    document["kafka"] = {**document["kafka"], "starting": "latest", "group": name, "rejects": f"{{topic}}.{name}"}
     config = testbed.folder / f"{name}.toml"
     config.write_text(to_toml(document), encoding="utf-8")
     instance = Instance(testbed, name, testbed.folder / f"checkpoint-{name}", config, source)
