@@ -101,6 +101,8 @@ class _Window:
     begun: int | None = None
     mark: int | None = None
     carried: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    unfilled: Mapping[str, tuple[int, float]] | None = None
+    """What was carried into it when its view did not fill."""
     carry_ms: int | None = None
     is_settled: bool = False
     local: str = ""
@@ -369,6 +371,10 @@ class Plain:
             is_settled = closed_by == "idle" and window is not None and window.is_settled
             is_empty = window is None or not (window.readings or window.closed_by == "watermark")
             is_shown = view is not None and view.fills and view.holds(start, carried)
+            if window is not None and view is not None and not view.fills:
+                window.unfilled = dict(carried)
+            # What has changed while the view did not fill stays as it was written.
+            is_shown = is_shown and (window is None or window.unfilled != carried)
             if view is not None and is_shown and is_due and is_empty and not is_settled:
                 if window is None:
                     needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
