@@ -127,7 +127,7 @@ class Devices:
 
         They are due, or new, or have another status or open session, or a session that was `parted` or merged, or they have a
         reading and are `forgotten`. While a backlog is read, those that are new or have another status wait, too,
-        until the batch that does not hold.
+        until the first batch that holds nothing back.
         """
         every = np.full(len(self.names), self._every_ms)
         codes = np.arange(len(self.names))

@@ -243,17 +243,15 @@ def steady(
     *,
     is_reference: bool,
     rate: float = RATE,
-    update_every: str = "",
+    views: Sequence[Mapping[str, Any]] = VIEWS,
     sections: Mapping[str, Any] | None = None,
     outlet: str = "",
 ) -> tuple[Steady, dict[str, float], dict[str, float]]:
     """The service at a constant rate, on a topic with the broker's own time; the state after it.
 
-    With `is_reference` the bare batch before it. With `update_every` open windows wait so long. With `outlet` "kafka" all windows
-    that close go to a topic.
+    With `is_reference` the bare batch before it. With `outlet` "kafka" all windows that close go to a topic.
     """
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=rate, shares={}))
-    views = [{**view, **({"update_every": update_every} if update_every else {})} for view in VIEWS]
     stage = Testbed(FOLDER / "steady", fleet, views=views, sections=sections)
     if outlet:
         stage.settings["outlets"] = [{"name": "finals", "kind": outlet, "topic": "finals", "format": "json"}]
@@ -437,14 +435,16 @@ def _steady(args: argparse.Namespace, devices: int, *, is_reference: bool = True
 
 
 def _steady_of_minutes(args: argparse.Namespace) -> dict[str, Any]:
-    sections = {"sessions": {"gap": HUGE_GAP, "update_every": HUGE_UPDATE_EVERY}}
-    options: dict[str, Any] = {
-        "is_reference": False,
-        "rate": HUGE_RATE,
-        "update_every": HUGE_UPDATE_EVERY,
-        "sections": sections,
-    }
-    figures, _, state = steady(HUGE, 10 * args.steady, args.warm_up, args.seed, **options)
+    figures, _, state = steady(
+        HUGE,
+        10 * args.steady,
+        args.warm_up,
+        args.seed,
+        is_reference=False,
+        rate=HUGE_RATE,
+        views=[{**view, "update_every": HUGE_UPDATE_EVERY} for view in VIEWS],
+        sections={"sessions": {"gap": HUGE_GAP, "update_every": HUGE_UPDATE_EVERY}},
+    )
     print(f"{HUGE:,} devices, each once a minute: {figures}", flush=True)
     return {"steady": asdict(figures), "state": state}
 

@@ -196,8 +196,8 @@ class Run:
         self._is_started = False
 
     def __enter__(self) -> "Run":
-        facts: Figures = {"rate": self.setup.rate, "shards": self.shards, "inputs": self.setup.inputs}
-        facts |= {"update_every": self.setup.update_every} if self.setup.update_every else {}
+        facts: Figures = {"rate": self.setup.rate, "shards": self.shards}
+        facts |= {"inputs": self.setup.inputs, "update_every": self.setup.update_every}
         self.note("run", row=self.setup.id, seed=self.seed, short=self.short, **facts)
         try:
             if self.proxy is not None:

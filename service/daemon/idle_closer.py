@@ -75,8 +75,10 @@ class IdleCloser(SideJob):
         """Open values that wait in the state, after the last batch; None before a batch of this query."""
         self._published_ms = 0
         settings = term.settings
-        own_ms = [settings.sessions.update_every_ms, *(view.update_every_ms for view in settings.views)]
-        self._longest_ms = max(settings.service.catch_up_update_every_ms, *own_ms)
+        of_views_ms = (view.update_every_ms for view in settings.views)
+        self._longest_ms = max(
+            settings.service.catch_up_update_every_ms, settings.sessions.update_every_ms, *of_views_ms
+        )
         self._rollups = settings.rollups
         self._changed: int | None = None
         """The last batch that changed the state of windows and sessions; None before a batch of this query."""

@@ -56,6 +56,7 @@ def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: Non
         if not parsed.listing and not any(name in parsed.uses for name in LIVE):
             return _run(connection, parsed, schemas, tables)
         try:
+            # A Redis that is silent is named soon. One that answers may take longer for a page of keys.
             with _client(settings.redis, ANSWERS_S) as client:
                 meta = client.meta()
             with _client(settings.redis, max(10.0, settings.redis.timeout_ms / 1000)) as client:
