@@ -30,7 +30,7 @@ def of_registry(secret: Path) -> object:
 
 
 def by_sql(secret: Path) -> object:
-    return question._client(Redis.model_validate({"url": "redis://h", "password_file": secret}))
+    return question._client(Redis.model_validate({"url": "redis://h", "password_file": secret}), 2.0)
 
 
 def by_redis(secret: Path) -> object:
