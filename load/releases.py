@@ -10,8 +10,9 @@ RELEASES = {
     "0.1.0": "f39278ff0429bd97049845b7862abd137cf2adda",
     "0.2.0": "878e46cdd7c11a96330b062f354ff9047420c7ea",
     "0.3.0": "a31879131204e7e57399fef59e088938d35004c1",
+    "0.4.0": "88e0949d171c03526c7f1fa31932d137de2deddc",
 }
-PREVIOUS = "0.3.0"
+PREVIOUS = "0.4.0"
 
 _ROOT = Path(__file__).resolve().parent.parent
 

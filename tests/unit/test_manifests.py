@@ -217,7 +217,7 @@ def test_the_spark_application_names_the_image_the_accounts_and_restarts_always(
     accounts = {each["metadata"]["name"] for each in rendered("executors") if each["kind"] == "ServiceAccount"}
     assert {spec["driver"]["serviceAccount"], spec["executor"]["serviceAccount"]} == accounts
     assert spec["restartPolicy"]["type"] == "Always"
-    assert spec["image"] == "registry.example.com/tidemark:0.4.0"
+    assert spec["image"] == "registry.example.com/tidemark:0.5.0"
     assert [each for each in rendered("executors") if each["kind"] in {"PodDisruptionBudget"}] == []
     names = [each["metadata"]["name"] for each in rendered("executors") if each["kind"] == "Deployment"]
     assert names == ["tidemark-dashboard"]

@@ -177,7 +177,7 @@ def test_the_release_before_refuses_by_name_what_it_would_not_keep(tmp_path: Pat
         folders[-1].mkdir()
         text = Manifest.of(settings, {"readings": "A1"}, 2).model_copy(update={"format": number}).encode()
         (folders[-1] / manifest.NAME).write_bytes(text)
-    view = {"name": "total", "by": ["device"], "window": "1 m", "update_every": "5 s"}
+    view = {"name": "total", "by": ["device"], "window": "1 m", "final_after": "5 s"}
     document = make_document(tmp_path, views=[view])
     done = subprocess.run(
         [sys.executable, "-c", _OLD, json.dumps(document), *map(str, folders)],
@@ -187,7 +187,7 @@ def test_the_release_before_refuses_by_name_what_it_would_not_keep(tmp_path: Pat
         capture_output=True,
         text=True,
     )
-    plain, versioned, switching, waiting = json.loads(done.stdout)
+    plain, versioned, switching, settled = json.loads(done.stdout)
     assert (plain, versioned) == (settings.buckets,) * 2
     assert re.match(r"8 .*manifest\.json: the checkpoint is getting another number of buckets", switching)
-    assert re.match(r"2 .*\n.*views\.0\.update_every: unknown key", waiting)
+    assert re.match(r"2 .*\n.*views\.0\.final_after: unknown key", settled)
