@@ -5,9 +5,9 @@
 The load goes on while one version is stopped and the other one started. This version also changes the number of buckets, because
 the release must read such a checkpoint. The command is killed in the middle, where the release must refuse to start, and is run
 again.
-When the release has read everything, all values are compared with the oracle. A setting that the release does not have it must
-refuse by name, and leave the checkpoint as it is. Then this version changes the length of a view, and the release and this version
-go on with it. This version reads the rest, and all values are compared once more. `mismatches` is the sum of both comparisons.
+When the release has read everything, all values are compared with the oracle. The release must refuse a setting that it does not
+have, by name, and leave the checkpoint as it is. Then this version changes the length of a view; the release and this version go
+on with that. All values are compared once more. `mismatches` is the sum of both comparisons.
 """
 
 import argparse
