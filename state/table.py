@@ -25,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state import blobs, waiting, windows
 from state import runs as folding
-from state import waiting, windows
 from state.columns import (
     LAST,
     TOTALS,
@@ -76,7 +76,10 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
 
 
 def _is_due(state: BucketState, rules: Rules, watermark_ms: int, line_ms: int) -> bool:
-    """Return whether time changes the state."""
+    """Return whether time changes the state, or the rules: an earlier version reads no trails (docs/operator/upgrade.md)."""
+    wanted = {field.name for field in folding.trail_fields(rules.trails)}
+    if any(field.type == blobs.TYPE and field.name not in wanted for field in state.runs.schema):
+        return True
     closings, statuses = _next_closings(state, rules), _next_statuses(state, rules)
     return min(closings, default=watermark_ms) < watermark_ms or min(statuses, default=line_ms) < line_ms
 

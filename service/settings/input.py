@@ -519,7 +519,7 @@ class Input(Section):
         """Return a problem for each measure with a decimal that cannot be read as one."""
         decimals = {name: each for name, each in self.measures.items() if each.decimal_scale is not None}
         problems = [
-            f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; an Avro schema has the scale"
+            f"{self.place}.measures.{name}.decimal_scale: is for fields of JSON; Avro has it in the schema, Protobuf has none"
             for name, each in decimals.items()
             if not self.has_variants or not source.in_record(each.path)
         ]

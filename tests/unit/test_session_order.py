@@ -205,9 +205,11 @@ def test_statistics_that_are_removed_leave_no_byte():
     off = replace(RULES, trails=())
     state, _ = step(None, [("a", 0, 1.0)], 0)
     assert codec.encode(state)[4] == 6
-    state, changes = advance(state, runs([("a", 500, 2.0)], off), 0, off)
-    assert codec.encode(state)[4] == 2
-    assert not any(name.endswith(TRAIL) for name in (*state.runs.column_names, *changes.sessions.column_names))
+    for readings in ([], [("a", 500, 2.0)]):  # a bucket whose devices are silent, too
+        after, changes = advance(state, runs(readings, off), 0, off)
+        assert codec.encode(after)[4] == 2
+        assert not any(name.endswith(TRAIL) for name in (*after.runs.column_names, *changes.sessions.column_names))
+        assert advance(after, runs([], off), 0, off)[0] is after
 
 
 def test_a_run_of_more_readings_than_the_state_keeps_is_absent_and_never_wrong():
