@@ -3,6 +3,7 @@
 A release is its tag where the clone has tags, else its commit.
 """
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,11 +19,12 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def extract(version: str, folder: Path) -> Path:
-    """Write the tree of a release, or of a revision of git, into a folder, and return the folder.
+    """Write the tree of a release, or of a revision of git, into a folder in place of what is there, and return the folder.
 
     CalledProcessError without its history.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     tag = subprocess.run(["git", "rev-parse", "-q", "--verify", f"v{version}^{{commit}}"], cwd=_ROOT, check=False)
     name = f"v{version}" if tag.returncode == 0 else RELEASES.get(version, version)
     archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout

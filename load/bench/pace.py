@@ -9,7 +9,6 @@ rounds of this tree over the other one. The status is 1 if a ratio is above LIMI
 """
 
 import argparse
-import shutil
 import subprocess
 import sys
 import time
@@ -133,7 +132,6 @@ def table(report: Mapping[str, Any]) -> str:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all rounds of all fleets."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(FOLDER / "tree", ignore_errors=True)
     try:
         other = extract(args.against, FOLDER / "tree")
     except subprocess.CalledProcessError as error:
