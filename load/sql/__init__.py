@@ -1,1 +1,0 @@
-"""Ten questions in SQL about a large fleet: answers against the oracle's, and seconds."""
