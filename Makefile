@@ -36,9 +36,9 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace peers profile hostile soak silent shapes test-all parity restart upgrade swap observe teeth browser client wheel newcomer image tutorial commands chart
+VERIFY   := faults cluster pace peers profile hostile soak silent shapes test-all parity restart upgrade observe teeth browser client wheel newcomer image tutorial commands chart
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak parity restart upgrade swap observe teeth browser newcomer image tutorial site commands chart
+PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak parity restart upgrade observe teeth browser newcomer image tutorial site commands chart
 
 .PHONY: help setup test test-all check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -55,7 +55,7 @@ setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)
 $(PROGRAMS): setup
 	@$(BIN)/python -m $(or $(MODULE),load.$@) $(OPTIONS) $(OPERANDS)
 
-restart upgrade swap pace profile: MODULE = load.bench.$@
+restart upgrade pace profile: MODULE = load.bench.$@
 profile: $(PY_SPY)
 teeth: MODULE = load.mutations.teeth
 chart: MODULE = load.manifests.helm
