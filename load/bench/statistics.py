@@ -17,14 +17,10 @@ from load.walks import admitted
 from service.aggregation.partial_aggregation import Fold
 from service.aggregation.screen import Screen
 from service.row_schemas import CHANGES, PARTS
-from service.settings import View
 from state import codec, windows
-from state.columns import Ints
 from state.layout import Changes
-from state.rollups import Rollup
 from state.rules import Rules
 from state.statistics import ORDERED, STATISTICS
-from state.window_columns import columns_of
 
 DEVICES, READINGS, BATCHES = 10_000, 6, 5
 _MEASURE = "temperature"
@@ -77,16 +73,12 @@ def _measured(server: Redis, statistics: tuple[str, ...]) -> dict[str, float]:
 
 
 def _readings(batch: int) -> pa.RecordBatch:
-    number = np.arange(DEVICES * READINGS)
-    return _batch(batch, number // READINGS, rows.START_MS + 1_000 * (READINGS * batch + number % READINGS))
-
-
-def _batch(batch: int, device: Ints, event_ms: Ints) -> pa.RecordBatch:
-    size = len(device)
+    size = DEVICES * READINGS
     number = np.arange(size)
+    event_ms = rows.START_MS + 1_000 * (READINGS * batch + number % READINGS)
     columns = {
         "bucket": np.zeros(size, np.int32),
-        "device": [f"device-{each:06d}" for each in device.tolist()],
+        "device": [f"device-{each:06d}" for each in (number // READINGS).tolist()],
         "event_ms": event_ms,
         "broker_ms": event_ms,
         "from_partition": np.zeros(size, np.int32),
@@ -100,31 +92,3 @@ def _batch(batch: int, device: Ints, event_ms: Ints) -> pa.RecordBatch:
 
 def _output(table: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"kind": CHANGES, "payload": codec.pack_changes(Changes.of_windows(table))}])
-
-
-def rolled_up(minutes: int = 60, devices: int = 1_000, each: int = 60) -> dict[str, float]:
-    """CPU seconds to fold and merge `each` readings a minute and device, one of each device in a batch: for a view of a minute
-    alone, with a view of an hour of readings, and with one that is `from` the minutes."""
-    minute = View(name="minute", by=("device",), window=60_000)
-    hour = View(name="hour", by=("device",), window=3_600_000)
-    above = Rollup("hour", "minute", (_MEASURE,), columns_of(hour.statistics), hour.window_ms)
-    cases: dict[str, tuple[list[View], tuple[tuple[Rollup, ...], ...]]] = {
-        "minute": ([minute], ()),
-        "plain": ([minute, hour], ()),
-        "from": ([minute], ((above,),)),
-    }
-    rules = Rules(gap_ms=60_000, max_duration_ms=3_600_000, retain_ms=0, measures=(_MEASURE,))
-    seconds = dict.fromkeys(cases, 0.0)
-    begin_ms = rows.START_MS - rows.START_MS % hour.window_ms
-    tables = dict.fromkeys(cases, windows.empty())
-    for number in range(minutes * each):
-        at_ms = begin_ms + number * 60_000 // each
-        readings = _batch(number, np.arange(devices), np.full(devices, at_ms))
-        for name, (of, levels) in cases.items():
-            began = time.process_time()
-            fold = Fold(Screen(("readings",), 1), rules, [(view, (_MEASURE,)) for view in of], 60_000)
-            sent = [row for some in fold(iter([readings])) for row in some.to_pylist() if row["kind"] == PARTS]
-            parts = [codec.unpack(b"W", row["payload"]) for row in sent]
-            tables[name] = windows.advance(tables[name], parts, at_ms - 10_000, levels=levels).open
-            seconds[name] += time.process_time() - began
-    return {name: round(value, 2) for name, value in seconds.items()}
