@@ -1,1 +1,1 @@
-"""Values of the stream against values that `tidemark backfill` computes from the same records, and outlets against the oracle."""
+"""Values of the stream against a backfill of the same records, and against SQL over the readings."""

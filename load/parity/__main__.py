@@ -1,11 +1,9 @@
-"""Compare an hour of the stream with backfills, a year of it with SQL, and outlets after faults with the oracle.
+"""Compare an hour of the stream with backfills, and a year of it with SQL.
 
-    python -m load.parity [--only hour | year | outlets] [--seed 7] [--devices 500] [--readings 200000] [--meters 12] [--json F]
+    python -m load.parity [--only hour | year] [--seed 7] [--devices 500] [--readings 200000] [--meters 12] [--json F]
 
     hour       an hour of the stream against `tidemark backfill` from Kafka and from Parquet          load/parity/hour.py
     year       local days and months of meters, by the stream and by a backfill, against SQL          load/parity/year.py
-    outlets    Kafka, PostgreSQL and Parquet after ten kills, two outages of the database and a full disk: the row `outlets` of
-               `make faults`
 
 `missing`, `duplicates` and `differences` are the sums of all. Exit status 0 if all are 0.
 """
@@ -16,19 +14,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from load.faults.__main__ import report as played
-from load.faults.row import find
-from load.faults.rows.outlets_away import DIFFERENCES
 from load.parity import hour, year
 from load.report import machine, reported
+
+DIFFERENCES = ("missing", "duplicates", "differences")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute, compare, report; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="make parity", description="Backfills against the stream, outlets against the oracle."
-    )
-    parser.add_argument("--only", choices=("hour", "year", "outlets"))
+    parser = argparse.ArgumentParser(prog="make parity", description="The stream against backfills and SQL.")
+    parser.add_argument("--only", choices=("hour", "year"))
     parser.add_argument("--devices", type=int, default=500)
     parser.add_argument("--readings", type=int, default=200_000)
     parser.add_argument("--meters", type=int, default=12)
@@ -45,20 +40,8 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
         parts["hour"] = hour.report(args.seed, args.devices, args.readings)
     if args.only in {None, "year"}:
         parts["year"] = year.report(args.seed, args.meters)
-    if args.only in {None, "outlets"}:
-        parts["outlets"] = _outlets(args.seed)
     sums = {name: sum(part[name] for part in parts.values()) for name in DIFFERENCES}
     return {"machine": machine(), **parts, **sums}
-
-
-def _outlets(seed: int) -> dict[str, Any]:
-    """Play the row; one that did not get to its end is a difference."""
-    made = played(find("outlets"), seed, short=False)
-    figures = made["figures"]
-    has_ended = all(name in figures for name in DIFFERENCES)
-    counts = {name: figures[name] for name in DIFFERENCES} if has_ended else dict.fromkeys(DIFFERENCES, 1)
-    facts = {name: figure for name, figure in figures.items() if name.startswith(("outlet ", "kills", "has_disk"))}
-    return {**counts, **facts, "violations": made["violations"], "examples": made["examples"], "run": made["run"]}
 
 
 if __name__ == "__main__":
