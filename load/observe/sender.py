@@ -97,14 +97,7 @@ class Sender(Started):
 
     def _produce(self, value: bytes, at_ms: int, partition: int) -> None:
         assert self._producer is not None, "the sender has not been started"  # noqa: S101
-        while True:
-            try:
-                self._producer.produce(
-                    TOPIC, value, partition=partition, timestamp=at_ms, on_delivery=self._acknowledged
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.1)
+        self._producer.produce(TOPIC, value, partition=partition, timestamp=at_ms, on_delivery=self._acknowledged)
         self._producer.poll(0)
 
     def _acknowledged(self, error: object, message: Any) -> None:
