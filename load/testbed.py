@@ -29,6 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from load.fleet.encode import SCHEMAS
 from load.fleet.fleet import RANGES, REFERENCE_QUERY, Fleet, write_reference_sqlite
+from load.fleet.options import options_of
 from load.servers.certificates import Authority
 from load.servers.child_process import Child, spawn
 from load.servers.kafka import LOG_APPEND_TIME, Broker
@@ -223,10 +224,22 @@ class Testbed:
     # The service.
 
     def start_generator(self, rate: float, *options: str, topic: str = TOPIC, log: str = "generator") -> Child:
-        """Send readings of the fleet in a process of its own, until it is ended. `options` are more of the generator's."""
+        """Send readings of the fleet in a process of its own, until it is ended. `options` replace those of the fleet."""
         command = [sys.executable, "-m", "load.fleet.generator", "--bootstrap", self.broker.bootstrap, "--topic", topic]
-        command += ["--seed", str(self.fleet.seed), "--devices", str(self.fleet.settings.devices), "--rate", str(rate)]
-        return spawn([*command, *options], cwd=ROOT, log=self.folder / f"{log}.log")
+        command += ["--seed", str(self.fleet.seed), "--rate", str(rate), *options_of(self.fleet.settings), *options]
+        return spawn(command, cwd=ROOT, log=self.folder / f"{log}.log")
+
+    def end_generator(self, generator: Child, log: str = "generator") -> dict[str, Any]:
+        """End it once all that it has sent is acknowledged, and return its summary. Raises SetupError if there is none."""
+        generator.terminate()
+        generator.wait(90)
+        output = (self.folder / f"{log}.log").read_text(errors="replace")
+        lines = [line for line in output.splitlines() if line.startswith("{")]
+        if not lines:
+            what = f"The generator ended with status {generator.returncode} and no summary:\n{output}"
+            raise SetupError(what)
+        summary: dict[str, Any] = json.loads(lines[-1])
+        return summary
 
     @property
     def cluster(self) -> Cluster:

@@ -258,15 +258,14 @@ def steady(
     with stage as testbed:
         bare = {}
         if is_reference:
-            load = testbed.start_generator(RATE, "--outsiders", "off", "--for", f"{BARE_S + 30}s")
+            load = testbed.start_generator(RATE, "--for", f"{BARE_S + 30}s")
             bare = reference(testbed, "bare")
-            load.terminate()
-            load.wait(120)
+            testbed.end_generator(load)
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
         memory = Memory(testbed.service_pid)
         memory.start()
-        generator = testbed.start_generator(rate, "--outsiders", "off", "--for", f"{warm_up + seconds + 5}s")
+        generator = testbed.start_generator(rate, "--for", f"{warm_up + seconds + 5}s")
         time.sleep(warm_up)
         before, cpu = testbed.metrics(), Cpu(testbed)
         durations, lag = Batches(testbed), Lag(testbed)
@@ -277,7 +276,7 @@ def steady(
         used = cpu.us_per_reading(after["tidemark_records_total"] - before.get("tidemark_records_total", 0.0))
         durations.close()
         lag.close()
-        generator.wait(120)
+        testbed.end_generator(generator)
         memory.close()
         testbed.stop_service()
     delta = {key: value - before.get(key, 0.0) for key, value in after.items()}

@@ -69,7 +69,7 @@ def measure(testbed: Testbed, source: Path, name: str, seconds: float) -> Measur
     instance.start()
     try:
         testbed.wait(lambda: _alive(instance).get("tidemark_query_running"), STARTS_S, f"{name} to start")
-        generator = testbed.start_generator(RATE, "--outsiders", "off", log=f"generator-{name}")
+        generator = testbed.start_generator(RATE, log=f"generator-{name}")
         testbed.wait(lambda: _alive(instance).get(_RECORDS, 0.0) > 0, STARTS_S, f"a batch of {name}")
         time.sleep(seconds)
         before, used = _alive(instance), seconds_by_part(instance.pid, testbed.redis_pids)
@@ -79,8 +79,7 @@ def measure(testbed: Testbed, source: Path, name: str, seconds: float) -> Measur
     finally:
         instance.kill()
         if generator is not None:
-            generator.terminate()
-            generator.wait(60)
+            testbed.end_generator(generator, f"generator-{name}")
     readings = after[_RECORDS] - before[_RECORDS]
     batches = max(1.0, after["tidemark_batch"] - before["tidemark_batch"])
     us = {part: (now[part] - used[part]) / max(1.0, readings) * 1e6 for part in now}

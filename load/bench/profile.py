@@ -155,7 +155,7 @@ def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any
     with Testbed(FOLDER / "run", fleet, views=VIEWS) as testbed:
         testbed.start_service()
         testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
-        load = testbed.start_generator(rate, "--outsiders", "off")
+        load = testbed.start_generator(rate)
         testbed.wait(lambda: testbed.metrics().get("tidemark_records_total"), STARTS_S, "the first batch")
         time.sleep(seconds)
         known = processes(testbed.service_tree)
@@ -164,8 +164,7 @@ def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any
         with sampled(pids, FOLDER, seconds) as samples:
             time.sleep(seconds)
             after, now = testbed.metrics(), {name: _cpu(each) for name, each in known.items()}
-        load.terminate()
-        load.wait(60)
+        testbed.end_generator(load)
         testbed.stop_service()
     delta = {name: value - before.get(name, 0.0) for name, value in after.items()}
     readings, batches = delta["tidemark_records_total"], max(1.0, delta["tidemark_batch"])

@@ -109,7 +109,7 @@ def in_a_row(devices: int, kills: int, seed: int, submit_options: Sequence[str] 
     fleet = Fleet(seed, FleetSettings(devices=devices, rate=RATE, shares={}))
     with _stage(fleet, {}, submit_options) as testbed:
         testbed.start_service()
-        load = testbed.start_generator(RATE, "--outsiders", "off")
+        load = testbed.start_generator(RATE)
         try:
             testbed.wait_ready()
             runs = []
@@ -141,7 +141,7 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
         with testbed.redis.client() as client:
             ends: Any = client.get("tidemark:ends")
         ends_ms = int(ends)
-        load = testbed.start_generator(RATE, "--outsiders", "off")
+        load = testbed.start_generator(RATE)
         try:
             testbed.wait(lambda: int(testbed.progress().get("final", 0)) >= ends_ms, FILL_S, "all windows to be final")
             time.sleep(STEADY_S)

@@ -111,9 +111,7 @@ class Upgrade:
         print(f"refused: {' '.join(error.split())}", flush=True)
 
     def load(self, rate: float) -> None:
-        delay = f"{self.testbed.fleet.settings.max_delay_ms}ms"
-        log = f"generator-{len(self.stages)}"
-        self._loads.append(self.testbed.start_generator(rate, "--max-delay", delay, log=log))
+        self._loads.append(self.testbed.start_generator(rate, log=f"generator-{len(self.stages)}"))
 
     def killed(self, point: str, *arguments: str) -> None:
         """Run a command of this version, which is killed at a crash point."""
@@ -179,7 +177,7 @@ class Upgrade:
 def upgrade(rate: float, devices: int, seconds: float, seed: int) -> Mapping[str, Any]:
     """Run it; the report."""
     tree = extract(PREVIOUS, FOLDER / "previous")
-    fleet = Fleet(seed, FleetSettings(devices=devices, rate=rate, shares={}))
+    fleet = Fleet(seed, FleetSettings(devices=devices, rate=rate))
     began = time.monotonic()
     with Testbed(FOLDER / "testbed", fleet, views=VIEWS, sections=SECTIONS) as testbed:
         run = Upgrade(testbed, tree, seconds)

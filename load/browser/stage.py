@@ -1,10 +1,8 @@
 """The parts of a run, what the steps have in common, and what they have found."""
 
 import contextlib
-import os
 import re
 import shlex
-import signal
 import sys
 import time
 import urllib.parse
@@ -22,7 +20,6 @@ from load.browser.chromium import Chromium, find
 from load.browser.comparison import PREFIX, Rows
 from load.browser.redis_history import RedisHistory
 from load.fleet.fleet import MEASURES, Fleet, FleetSettings
-from load.servers.child_process import Child
 from load.servers.dashboard import Dashboard
 from load.servers.server_process import HOST, PATIENCE
 from load.testbed import ROOT, Testbed
@@ -97,7 +94,7 @@ class Stage:
             testbed.start_service()
             testbed.wait(lambda: testbed.metrics().get("tidemark_query_running"), 120, "the query to start")
             generator = testbed.start_generator(self.args.rate)
-            stack.callback(_end, generator)
+            stack.callback(testbed.end_generator, generator)
             stack.enter_context(self.dashboard)
             stack.enter_context(self.chromium)
             self.client = stack.enter_context(testbed.redis_client())
@@ -231,9 +228,3 @@ def require(condition: bool, what: str) -> None:
 def not_reloaded(page: Page) -> None:
     """Raise StepError when a page was loaded again since it was opened."""
     require(bool(page.evaluate("window.notReloaded")), f"the page {page.url} was loaded again")
-
-
-def _end(generator: Child) -> None:
-    if generator.poll() is None:
-        os.kill(generator.pid, signal.SIGTERM)
-    generator.wait(60)

@@ -3,14 +3,10 @@
 import argparse
 import contextlib
 import importlib.util
-import json
-import os
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,7 +24,6 @@ from load.servers.child_process import Child, spawn
 from load.servers.server_process import free_port
 from load.testbed import TOPIC, Testbed
 from schemas import contract
-from service.errors import TidemarkError
 from service.spark.places import cache
 from tidemark_client import Client, ContractError, queries
 
@@ -49,9 +44,12 @@ class Demo:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.console = Console(highlight=False)
-        fleet = Fleet(args.seed, fleet_settings(args))
+        # Its drop-outs are short enough to end sessions within a minute's demo.
+        settings = FleetSettings(
+            devices=args.devices, rate=args.rate, dropout_share=0.2, dropout_ms=16_000, dropout_every_ms=40_000
+        )
         sections = {**{name: each for name, each in SECTIONS.items() if name != "input"}, "inputs": INPUTS}
-        self.testbed = Testbed(FOLDER, fleet, views=VIEWS, sections=sections, master=args.master)
+        self.testbed = Testbed(FOLDER, Fleet(args.seed, settings), views=VIEWS, sections=sections, master=args.master)
         self.samples = Samples(args.rate, args.seconds * WARM_SHARE)
         self.began = time.monotonic()
         self._page: Child | None = None
@@ -145,35 +143,19 @@ class Demo:
 
     def start_generators(self, *options: str) -> dict[str, Child]:
         """Start the load, in a process for each topic. Both send readings of the same devices."""
-        args = self.args
-        meters = args.rate * METERS_SHARE
-        loads = {TOPIC: (args.rate - meters, "avro"), METERS: (meters, "json")}
-        more = [*_fleet_options(args), *options]
+        meters = self.args.rate * METERS_SHARE
+        loads = {TOPIC: (self.args.rate - meters, "avro"), METERS: (meters, "json")}
         start = self.testbed.start_generator
         return {
-            topic: start(rate, "--format", value_format, *more, topic=topic, log=f"generator-{topic}")
+            topic: start(rate, "--format", value_format, *options, topic=topic, log=f"generator-{topic}")
             for topic, (rate, value_format) in loads.items()
         }
 
     def generator_summaries(self, generators: Mapping[str, Child]) -> dict[str, dict[str, Any]]:
         """End the generators, which flush first; return their summaries by topic."""
         for generator in generators.values():
-            if generator.poll() is None:
-                os.kill(generator.pid, signal.SIGTERM)
-        return {topic: self._summary_of(topic, generator) for topic, generator in generators.items()}
-
-    def _summary_of(self, topic: str, generator: Child) -> dict[str, Any]:
-        generator.wait(60)
-        log = self._generator_log(topic)
-        lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
-        if not lines:
-            message = f"The generator ended without a summary; its log: {log}"
-            raise TidemarkError(message)
-        summary: dict[str, Any] = json.loads(lines[-1])
-        return summary
-
-    def _generator_log(self, topic: str) -> Path:
-        return self.testbed.folder / f"generator-{topic}.log"
+            generator.terminate()
+        return {topic: self.testbed.end_generator(each, f"generator-{topic}") for topic, each in generators.items()}
 
     def watch(self, generators: Mapping[str, Child]) -> None:
         """Show what happens until the first generator ends."""
@@ -245,25 +227,3 @@ class Demo:
             rate=self.args.rate,
             examples=[*verdict.examples, *violations[:5]],
         )
-
-
-def fleet_settings(args: argparse.Namespace) -> FleetSettings:
-    """A fleet whose drop-outs are short enough to end sessions within a minute's demo."""
-    return FleetSettings(
-        devices=args.devices,
-        rate=args.rate,
-        max_delay_ms=2_000,
-        dropout_share=0.2,
-        dropout_ms=16_000,
-        dropout_every_ms=40_000,
-    )
-
-
-def _fleet_options(args: argparse.Namespace) -> list[str]:
-    settings = fleet_settings(args)
-    return [
-        *("--max-delay", f"{settings.max_delay_ms}ms"),
-        *("--dropouts", str(settings.dropout_share)),
-        *("--dropout", f"{settings.dropout_ms}ms"),
-        *("--dropout-every", f"{settings.dropout_every_ms}ms"),
-    ]

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import time
@@ -84,39 +83,24 @@ class Load:
     def __init__(self, run: "Run", number: int, rate: float, options: Sequence[str]) -> None:
         self.number = number
         self.rate = sum(rate * each.share / each.array for each in run.traffic)
-        fleet = run.testbed.fleet.settings
-        self._children: list[tuple[Child, Path]] = []
+        self._testbed = run.testbed
+        self._children: list[tuple[Child, str]] = []
         for each in run.traffic:
-            own = [*each.options, "--max-delay", f"{fleet.max_delay_ms}ms", "--dropouts", str(fleet.dropout_share)]
-            own += ["--dropout", f"{fleet.dropout_ms}ms", "--dropout-every", f"{fleet.dropout_every_ms}ms"]
-            own += ["--evolved", str(fleet.evolved), *options]
-            log = f"generator-{number}-{each.topic}"
+            log, own = f"generator-{number}-{each.topic}", (*each.options, *options)
             child = run.testbed.start_generator(rate * each.share, *own, topic=each.topic, log=log)
-            self._children.append((child, run.testbed.folder / f"{log}.log"))
+            self._children.append((child, log))
 
     def stop(self) -> list[dict[str, Any]]:
         """End them once all that they have sent is acknowledged, at most a minute; their summaries, in the order of traffic."""
         for child, _ in self._children:
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-        return [_summary(child, log) for child, log in self._children]
+            child.terminate()
+        return [self._testbed.end_generator(child, log) for child, log in self._children]
 
     def kill(self) -> None:
         """End them at once."""
         for child, _ in self._children:
             child.kill()
             child.wait()
-
-
-def _summary(generator: Child, log: Path) -> dict[str, Any]:
-    generator.wait(90)
-    output = log.read_text(errors="replace")
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    if not lines:
-        what = f"The generator ended with status {generator.returncode} and no summary:\n{output}"
-        raise SetupError(what)
-    summary: dict[str, Any] = json.loads(lines[-1])
-    return summary
 
 
 def parts_of(path: Path, row: str, seed: int) -> tuple[float, ...]:

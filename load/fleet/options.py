@@ -49,6 +49,20 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def options_of(settings: FleetSettings) -> list[str]:
+    """The options of a generator whose fleet has these settings, without the rate; its outsiders are the usual ones, or none."""
+    outsiders = [] if settings.shares else ["--outsiders", "off"]
+    options = {
+        "--devices": settings.devices,
+        "--max-delay": f"{settings.max_delay_ms}ms",
+        "--dropouts": settings.dropout_share,
+        "--dropout": f"{settings.dropout_ms}ms",
+        "--dropout-every": f"{settings.dropout_every_ms}ms",
+        "--evolved": settings.evolved,
+    }
+    return [*outsiders, *(str(word) for option in options.items() for word in option)]
+
+
 def fleet_of(args: argparse.Namespace) -> Fleet:
     """The fleet that the options describe; raises ValueError when there can be none."""
     share = 0.0 if args.outsiders == "off" else float(args.outsiders)

@@ -21,6 +21,7 @@ from load.fleet.fleet import (
     with_outsiders,
     write_reference_sqlite,
 )
+from load.fleet.options import arguments, fleet_of, options_of
 
 START_MS = 1_760_000_000_000
 
@@ -53,6 +54,25 @@ def test_outsiders_can_be_off_or_one_kind() -> None:
     fleet = Fleet(3, FleetSettings(devices=100, rate=5_000, shares=with_outsiders(0.1, Kind.LATE, Kind.RANDOM)))
     counts = kinds_of(fleet.readings(0, 5_000, START_MS))
     assert set(np.flatnonzero(counts)) == {Kind.ORDINARY, Kind.LATE, Kind.RANDOM}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        FleetSettings(
+            devices=30, rate=50.0, dropout_share=0.2, dropout_ms=16_000, dropout_every_ms=40_000, evolved=0.3
+        ),
+        FleetSettings(devices=30, rate=50.0, max_delay_ms=250, shares={}),
+    ],
+)
+def test_a_generator_with_the_options_of_a_fleet_sends_its_readings(settings: FleetSettings) -> None:
+    words = ["--bootstrap", "localhost:9092", "--topic", "readings", "--seed", "7", "--rate", "50"]
+    sent, right = (
+        fleet.readings(0, 60_000, START_MS)
+        for fleet in (fleet_of(arguments([*words, *options_of(settings)])), Fleet(7, settings))
+    )
+    assert len(sent) > 1_000
+    assert same(sent, right)
 
 
 @pytest.mark.parametrize(
