@@ -13,7 +13,7 @@ import psutil
 
 from load.cluster.host import Host
 from load.cluster.namespaces import NETWORK, SERVERS, Network
-from load.servers.server_process import START_S, is_alive, until
+from load.servers.server_process import START_S, until
 from load.servers.supervisor import (
     DRIVER_MAIN,
     EXECUTOR_MAIN,
@@ -29,9 +29,7 @@ from service.spark.places import DEPLOY
 MASTERS = {"master-1": f"{NETWORK}11", "master-2": f"{NETWORK}12"}
 WORKERS = {"worker-1": f"{NETWORK}21", "worker-2": f"{NETWORK}22"}
 MASTER_PORT, MASTER_PAGE, WORKER_PORT, WORKER_PAGE = 7077, 8080, 7078, 8081
-_MASTER_MAIN = "org.apache.spark.deploy.master.Master"
 _WORKER_MAIN = "org.apache.spark.deploy.worker.Worker"
-_LOST_S = 90.0
 
 T = TypeVar("T")
 
@@ -174,18 +172,6 @@ class Rack(Supervisor):
 
     # Faults.
 
-    def kill_master(self, name: str) -> None:
-        """SIGKILL a master's JVM alone; its supervisor starts it again after a second."""
-        self._kill(name, _MASTER_MAIN)
-
-    def kill_worker(self, name: str) -> None:
-        """SIGKILL a worker's process and the processes that it has started, not their host."""
-        processes = [each for worker in self._of(name, _WORKER_MAIN) for each in (worker, *worker.children(True))]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.until(lambda: not any(map(is_alive, processes)), _LOST_S, f"the processes of {name} to end")
-
     def drain_worker(self, name: str) -> psutil.Process:
         """Tell a worker to give its executors up when their tasks have ended; return its process, which stays."""
         [worker] = self._of(name, _WORKER_MAIN)
@@ -204,11 +190,6 @@ class Rack(Supervisor):
     def until(self, answer: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the time is over."""
         return until(answer, within_s, what, lambda: f"see the logs in {self.folder}")
-
-    def _kill(self, name: str, main: str) -> None:
-        for process in self._of(name, main):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
 
     def _of(self, name: str, main: str) -> list[psutil.Process]:
         return [each for each in self.hosts[name].processes(main) if _is_java(each)]
