@@ -14,16 +14,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from load.fleet.encode import SCHEMAS
 from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, write_reference_sqlite
-from load.fleet.generator import Generator, Summary
+from load.fleet.generator import Generator
 from load.instance import send, tree
 from load.judge.compare import compare
 from load.report import machine, reported
@@ -129,8 +129,11 @@ def measure(wheels: Path) -> dict[str, Any]:
             registry.register(f"{TOPIC}-value", json.loads(file.read_text()))
         database = newcomer.home / "devices.db"
         write_reference_sqlite(database, fleet)
-        sending = _Sending(Generator(broker.bootstrap, TOPIC, fleet))
-        with sending, redis.client() as client:
+        generator = Generator(broker.bootstrap, TOPIC, fleet)
+        pool = parts.enter_context(ThreadPoolExecutor(1))
+        parts.callback(generator.stop)  # the end of the pool waits for it
+        sending = pool.submit(generator.run)
+        with redis.client() as client:
             time.sleep(BEFORE_S)
             begin = time.monotonic()
             where = ["--bootstrap", broker.secure("SCRAM"), "--topic", TOPIC, "--redis", redis.url]
@@ -142,7 +145,8 @@ def measure(wheels: Path) -> dict[str, Any]:
             newcomer.wait(lambda: next(client.scan_iter(f"{PREFIX}:window:*"), None), service, "a window in Redis")
             first_s = time.monotonic() - begin
             newcomer.wait(lambda: int(client.hget(f"{PREFIX}:progress", "batch") or 0) >= BATCHES, service, "batches")
-            ends = sending.end()
+            generator.stop()
+            ends = {str(partition): end for partition, (_, end) in sending.result().offsets.items()}
             newcomer.wait(lambda: _offsets(client) == ends, service, f"progress to be {ends}")
         os.kill(service.pid, signal.SIGTERM)
         status = service.wait(60 * PATIENCE)
@@ -158,32 +162,6 @@ def measure(wheels: Path) -> dict[str, Any]:
         "steps": newcomer.steps,
         "machine": machine(),
     }
-
-
-class _Sending:
-    """A generator in a thread, from the begin of the block until `end`, or the end of the block."""
-
-    def __init__(self, generator: Generator) -> None:
-        self._generator = generator
-        self._summary: Summary | None = None
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> dict[str, int]:
-        """Stop it; return the offset after the last record by partition."""
-        self._generator.stop()
-        self._thread.join()
-        assert self._summary is not None  # noqa: S101
-        return {str(partition): end for partition, (_, end) in self._summary.offsets.items()}
-
-    def _run(self) -> None:
-        self._summary = self._generator.run()
 
 
 def _offsets(client: Any) -> Any:
