@@ -61,9 +61,8 @@ def archive_for_commands(folder: Path, scratch: Path) -> list[Path]:
     fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
     with Testbed(scratch, fleet, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
         Generator(testbed.broker.bootstrap, TOPIC, fleet).send(1_000)
-        command = [sys.executable, "-m", "service.cli", "check", "--config", str(testbed.config)]
         # Captured output ends with the JVM, which writes the archive after the command.
-        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        subprocess.run(testbed.command("check"), cwd=ROOT, env=environment, capture_output=True, check=False)
     return [_require(file)]
 
 

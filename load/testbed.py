@@ -158,7 +158,7 @@ class Testbed:
                     self.broker.create_topic(topic, self._partitions, self._topic_config)
             if not (self.folder / "reference.db").exists():
                 write_reference_sqlite(self.folder / "reference.db", self.fleet)
-            self.config.write_text(to_toml(self.settings), encoding="utf-8")
+            self.write_settings()
         except BaseException:
             self.close()
             raise
@@ -181,6 +181,14 @@ class Testbed:
         What the testbed says of the service stays that of its own settings.
         """
         self._others.append(config)
+
+    def write_settings(self) -> None:
+        """Write the settings to the service's file."""
+        self.config.write_text(to_toml(self.settings), encoding="utf-8")
+
+    def command(self, *words: str) -> list[str]:
+        """Return the command line of `tidemark` with the service's file."""
+        return [sys.executable, "-m", "service.cli", *words, "--config", str(self.config)]
 
     @property
     def topics(self) -> list[str]:

@@ -115,7 +115,7 @@ class Upgrade:
 
     def killed(self, point: str, *arguments: str) -> None:
         """Run a command of this version, which is killed at a crash point."""
-        command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(self.testbed.config)]
+        command = self.testbed.command(*arguments)
         environ = {**os.environ, "TIDEMARK_TEST": "1", "TIDEMARK_FAILPOINT": f"{point}:1:kill"}
         done = subprocess.run(command, cwd=ROOT, env=environ, check=False, capture_output=True, text=True)
         if done.returncode != -signal.SIGKILL:

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import shlex
-import sys
 import time
 import urllib.parse
 import urllib.request
@@ -82,8 +81,7 @@ class Stage:
         )
         units = [text for name, unit in UNITS.items() for text in ("--unit", f"{name}={unit}")]
         service = f"http://{HOST}:{self.testbed.metrics_port}"
-        rejects = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(self.testbed.config)]
-        options = [*units, "--rejects", shlex.join(rejects)]
+        options = [*units, "--rejects", shlex.join(self.testbed.command("rejects", "list"))]
         self.dashboard = Dashboard(FOLDER, self.testbed.redis.url, service, options)
         self.chromium = Chromium(self.dashboard.url, args.axe, path)
 

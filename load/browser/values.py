@@ -5,7 +5,6 @@ import csv
 import io
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode
 
@@ -52,7 +51,7 @@ def newest_rejects(stage: Stage) -> None:
     with stage.chromium.open(stage.paths["pipeline"]) as page:
         stage.until(lambda: page.query_selector(f"{selector} tbody tr"), "the newest rejects", 90 * PATIENCE)
         rows = table(page, selector)
-    command = [sys.executable, "-m", "service.cli", "rejects", "list", "--config", str(stage.testbed.config), "--json"]
+    command = stage.testbed.command("rejects", "list", "--json")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
     require(
         done.returncode == 0, f"tidemark rejects list has ended with status {done.returncode}: {done.stderr[-300:]}"

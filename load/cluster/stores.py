@@ -6,7 +6,6 @@ The rows are played one after the other with the same load, so that their times 
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -143,7 +142,7 @@ def _until_batch(run: Run, batch: int) -> None:
 def _require(run: Run, command: str, *arguments: str) -> None:
     """Run `tidemark checkpoint COMMAND`; another status than 0 is a violation."""
     log = run.folder / f"{command}.log"
-    line = [sys.executable, "-m", "service.cli", "checkpoint", command, "--config", str(run.testbed.config), *arguments]
+    line = run.testbed.command("checkpoint", command, *arguments)
     with log.open("wb") as output:
         status = subprocess.run(line, stdout=output, stderr=output, check=False, timeout=600).returncode
     if status:

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from load.faults import raw
 from load.faults.run import STARTS_S, Run
 from load.servers.server_process import Repeated
-from load.testbed import PARTITIONS, ROOT, to_toml
+from load.testbed import PARTITIONS, ROOT
 from service.clock import now_ms
 from service.errors import SetupError, TidemarkError
 
@@ -120,18 +120,12 @@ class Stage:
                 self.testbed.settings[name] = {key: value for key, value in keys.items() if value is not None}
             else:
                 self.testbed.settings[name] = section
-        self._write()
+        self.testbed.write_settings()
         try:
             yield
         finally:
             self.testbed.settings = before
-            self._write()
-
-    def _write(self) -> None:
-        document = self.testbed.settings
-        lists = {name: section for name, section in document.items() if isinstance(section, list)}
-        tables = {name: section for name, section in document.items() if name not in lists}
-        self.testbed.config.write_text(to_toml({**tables, **lists}), encoding="utf-8")
+            self.testbed.write_settings()
 
     def start(self) -> None:
         """Start the service; returns at once."""

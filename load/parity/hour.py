@@ -7,7 +7,6 @@ else.
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from load.fleet.generator import Generator
 from load.parity import values
 from load.parity.values import Values
 from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME
-from load.testbed import PARTITIONS, ROOT, TOPIC, VIEWS, Testbed, to_toml
+from load.testbed import PARTITIONS, ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "parity"
@@ -93,7 +92,7 @@ def _round(
         for (key,) in before["redis"]:
             client.delete(key)
     testbed.settings["outlets"] = _outlets(name)
-    testbed.config.write_text(to_toml(testbed.settings), encoding="utf-8")
+    testbed.write_settings()
     testbed.start_service()
     _send(testbed, generator)  # a service is ready after its first batch
     testbed.wait_ready()
@@ -153,7 +152,7 @@ def _archive(testbed: Testbed) -> Path:
 def backfill(testbed: Testbed, since_ms: int, until_ms: int, options: Sequence[str] = ()) -> list[str]:
     """Run the command; return its output."""
     span = ["--from", str(since_ms), "--to", str(until_ms)]
-    command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(testbed.config), *span, *options]
+    command = testbed.command("backfill", *span, *options)
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     print(ran.stdout, flush=True)
     if ran.returncode:

@@ -21,7 +21,7 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.judge import published
 from load.parity.hour import FOLDER, RATE, backfill
 from load.servers.kafka import CREATE_TIME
-from load.testbed import PARTITIONS, TOPIC, Testbed, to_toml
+from load.testbed import PARTITIONS, TOPIC, Testbed
 
 HOUR_MS = 3_600_000
 START_MS = int(datetime(2025, 9, 20, tzinfo=UTC).timestamp() * 1000)
@@ -110,7 +110,7 @@ def report(seed: int, meters: int) -> dict[str, Any]:
     fleet = Fleet(seed, FleetSettings(devices=meters))
     with Testbed(FOLDER / "year", fleet, views=views(), sections=sections, topic_config=CREATE_TIME) as testbed:
         del testbed.settings["reference"]
-        testbed.config.write_text(to_toml(testbed.settings), encoding="utf-8")
+        testbed.write_settings()
         ends = _send(testbed, sent)
         testbed.start_service()
         testbed.wait_published(ends, _WITHIN_S)

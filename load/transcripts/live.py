@@ -200,7 +200,7 @@ class Live:
         """As `tidemark views` does."""
         self._views = changed(self._views, change)
         self.testbed.settings["views"] = list(self._views)
-        self.testbed.config.write_text(to_toml(self.testbed.settings), encoding="utf-8")
+        self.testbed.write_settings()
         self.testbed.wait(self._status_views, STARTS_S, "the service to have views")
         views_command.tell(settings.load(self.testbed.config), lambda _: None)
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -105,8 +104,7 @@ def _settings(stage: Stage) -> Iterator[None]:
 
 @cause("no such view in a command", SettingsError, r"--view nowhere: there is no view", r"device", runs=True)
 def _view(stage: Stage) -> Iterator[None]:
-    command = [sys.executable, "-m", "service.cli", "backfill", "--config", str(stage.testbed.config)]
-    command += ["--from", "2h", "--to", "1h", "--view", "nowhere"]
+    command = stage.testbed.command("backfill", "--from", "2h", "--to", "1h", "--view", "nowhere")
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     code, _, text = done.stderr.removeprefix("tidemark: ").strip().partition(": ")
     stage.command = Outcome(done.returncode, code, text)

@@ -5,7 +5,6 @@ The control run reads the same topic with a service whose filter of early readin
 
 import json
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -73,16 +72,7 @@ def clock_ahead(run: Run) -> Figures:
 
 def _listed(run: Run) -> list[dict[str, Any]]:
     """Return the output of `tidemark devices --skewed --json`."""
-    command = [
-        sys.executable,
-        "-m",
-        "service.cli",
-        "devices",
-        "--skewed",
-        "--json",
-        "--config",
-        str(run.testbed.config),
-    ]
+    command = run.testbed.command("devices", "--skewed", "--json")
     listed: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
     return listed
 

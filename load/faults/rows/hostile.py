@@ -12,7 +12,6 @@ import re
 import sqlite3
 import struct
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
@@ -33,7 +32,7 @@ from load.fleet.fleet import MEASURES
 from load.fleet.payloads import PAGE, TERMINAL
 from load.fleet.protobuf import SCHEMA_ID, framing, schema
 from load.servers.schema_registry import Registry
-from load.testbed import TOPIC, percentile, to_toml
+from load.testbed import TOPIC, percentile
 from service.clock import now_ms
 from service.errors import SetupError, UnreadableRecordError
 
@@ -157,7 +156,7 @@ def _configure(run: Run, registry: Registry) -> None:
     settings["registry"] = {"url": registry.url, "user": "tidemark", "password_file": str(secret)}
     # A sample is spread over the partitions of all inputs: this is more than a second of each.
     settings["quality"] = {"expectations": str(suite), "every": "2 s", "sample": 10_000}
-    run.testbed.config.write_text(to_toml(settings), encoding="utf-8")
+    run.testbed.write_settings()
     # Devices that are known, and whose names are markup: what they send is admitted and shown.
     with contextlib.closing(sqlite3.connect(run.folder / "reference.db")) as database, database:
         rest = database.execute("select * from devices limit 1").fetchone()[1:]
@@ -379,8 +378,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tidemark(run: Run, *arguments: str) -> str:
-    command = [sys.executable, "-m", "service.cli", *arguments, "--config", str(run.testbed.config)]
-    done = subprocess.run(command, capture_output=True, timeout=600, check=False)
+    done = subprocess.run(run.testbed.command(*arguments), capture_output=True, timeout=600, check=False)
     if done.returncode:
         run.violation(
             "P4", f"{' '.join(arguments)}: status {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}"

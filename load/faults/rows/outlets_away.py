@@ -14,7 +14,6 @@ from load.faults.row import row
 from load.faults.rows.driver_killed import crash_points
 from load.faults.run import STARTS_S, Figures, Run
 from load.servers.postgres import Postgres
-from load.testbed import to_toml
 
 POINTS = ("finals_stored", "half_delivered", "outlets_written", "after_publish_before_commit")
 CELLS = tuple((name, "kill") for name in POINTS)
@@ -72,7 +71,7 @@ def add_outlets(run: Run, database: Postgres, files: Path) -> None:
         {"name": "states", "kind": "kafka", "topic": "states", "format": "json", "states": True, **common},
         {"name": "files", "kind": "parquet", "path": str(files), "compact_after": 10, **common},
     ]
-    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+    run.testbed.write_settings()
 
 
 def _away(run: Run, database: Postgres, how: str) -> None:

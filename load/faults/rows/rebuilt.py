@@ -1,7 +1,6 @@
 """rebuild: a second service makes a checkpoint beside the service under load; the service goes on from it, and back."""
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -81,8 +80,7 @@ def _switch(run: Run, writer: Instance, used: str, other: str) -> float:
     run.end(writer)
     began = time.monotonic()
     environ = {**os.environ, "TIDEMARK_SERVICE__CHECKPOINT": str(run.folder / used)}
-    command = [sys.executable, "-m", "service.cli", "checkpoint", "switch", str(run.folder / other)]
-    command += ["--config", str(run.testbed.config)]
+    command = run.testbed.command("checkpoint", "switch", str(run.folder / other))
     child = run.child(spawn(command, cwd=ROOT, log=run.folder / f"switch-{other}.log", environ=environ))
     run.until(lambda: child.poll() is not None, DONE_S, "the switch to end")
     if child.returncode:

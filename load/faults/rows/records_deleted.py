@@ -9,7 +9,7 @@ from load.faults.row import row
 from load.faults.run import Figures, Run
 from load.judge.oracle import records
 from load.judge.rules import read_rules
-from load.testbed import TOPIC, to_toml
+from load.testbed import TOPIC
 
 BEYOND_S = 10.0
 """So many seconds' load comes after the service has stopped: a part of that is what gets lost."""
@@ -37,7 +37,7 @@ def records_deleted(run: Run) -> Figures:
     refusal = start_damaged(run)
     _judge(run, refusal, read_to, gaps)
     run.testbed.settings["kafka"]["on_data_loss"] = "continue"
-    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+    run.testbed.write_settings()
     run.load()
     with run.fault("records deleted", restarts=True):
         run.start()

@@ -17,7 +17,6 @@ from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.fleet.postgres import write_reference_postgres
 from load.servers.postgres import Postgres
-from load.testbed import to_toml
 
 REFRESH_S = 2.0
 FAULT_S = 6.0
@@ -66,7 +65,7 @@ def reference_away(run: Run) -> Figures:
         "expected_interval": "every",
         "ranges": {"temperature": ["lowest", "highest"]},
     }
-    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+    run.testbed.write_settings()
     failed = _down_at_first_start(run, database)
     run.load()
     run.steady()

@@ -15,7 +15,7 @@ from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.fleet.encode import SCHEMAS
 from load.servers.schema_registry import Registry
-from load.testbed import PARTITIONS, TOPIC, to_toml
+from load.testbed import PARTITIONS, TOPIC
 
 COUNT = 1_000
 USED_S = 30.0
@@ -34,7 +34,7 @@ def schema_changes(run: Run) -> Figures:
             registry.register(_SUBJECT, schema)
         run.testbed.first_input["reader_schema"] = 2
         run.testbed.settings["registry"] = {"url": registry.url}
-        _configure(run)
+        run.testbed.write_settings()
         run.begin()
         process, epoch = run.testbed.service_pid, run.observer.epoch
         fields = second["fields"]
@@ -94,17 +94,13 @@ def _new_code(run: Run) -> str:
     manifest.write_bytes(content)
     checksum.unlink(missing_ok=True)
     run.testbed.first_input["reader_schema"] = 3
-    _configure(run)
+    run.testbed.write_settings()
     run.load()
     with run.fault("another reader's schema", restarts=True):
         run.start()
     run.recover()
     run.steady()
     return str(refusal)
-
-
-def _configure(run: Run) -> None:
-    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
 
 
 def _write(run: Run, number: int, schema: Mapping[str, Any], value: float | str) -> float:

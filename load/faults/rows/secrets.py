@@ -214,7 +214,7 @@ class _World:
             },
         ]
         del self._plain["outlets"][0]["password_file"]
-        run.testbed.config.write_text(to_toml(settings), encoding="utf-8")
+        run.testbed.write_settings()
 
     def accept(self, *passwords: str) -> None:
         """Have Redis take these passwords and no others."""
@@ -340,7 +340,7 @@ def _planned(run: Run, world: _World) -> float:
     with run.fault("planned restart", restarts=True):
         run.stop()
         run.testbed.settings["redis"].pop("password_file")
-        run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+        run.testbed.write_settings()
         run.start({"TIDEMARK_REDIS__URL": world.redis_url(new)})
     world.accept(new)
     run.recover()

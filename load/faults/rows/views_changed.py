@@ -12,7 +12,6 @@ import psutil
 
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
-from load.testbed import to_toml
 from service.errors import SetupError
 
 POINTS = ("before_views", "after_views", "half_filled", "filled_before_noted")
@@ -93,7 +92,7 @@ def _change(run: Run, views: list[dict[str, Any]]) -> None:
     """Write the settings and send SIGHUP to the driver's Python, as the command does: a JVM that was started with SIGHUP ignored,
     for instance under nohup, does not receive it."""
     run.testbed.settings["views"] = views
-    run.testbed.config.write_text(to_toml(run.testbed.settings), encoding="utf-8")
+    run.testbed.write_settings()
     run.note("views", names=[f"{view['name']} {view['window']}" for view in views])
     pids: list[int] = []
 

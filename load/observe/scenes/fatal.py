@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,8 +112,7 @@ class Fatal(Scene):
         self.testbed.start_service()  # its metrics name the number of offsets until it ends again
         yield
         self.until(lambda: self.testbed.exit_status is not None, STARTS_S, "the service to end")
-        command = [sys.executable, "-m", "service.cli", "skip", "--config", str(self.testbed.config), *set(named)]
-        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        subprocess.run(self.testbed.command("skip", *set(named)), check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         self.restart()
 
     def _end(self) -> int:
