@@ -10,6 +10,7 @@ from pathlib import Path
 from load.faults.run import STARTS_S, Run
 
 SETTLED_BATCHES = 3
+_BLOCK = bytes(1 << 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,15 @@ def small_disk(run: Run, folder: Path, size: str, *options: str) -> Iterator[boo
         if is_mounted:
             run.testbed.kill_service()
             subprocess.run(["umount", "--lazy", str(folder)], check=False)
+
+
+def fill_disk(folder: Path) -> Path:
+    """Write a file that takes all the room that is left for a folder; return it, to be deleted."""
+    ballast = folder / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(_BLOCK):
+            pass
+    return ballast
 
 
 def one_by_one(*steps: Callable[[], object]) -> None:

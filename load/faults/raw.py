@@ -72,3 +72,13 @@ def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
         producer.poll(0)
     if producer.flush(120):
         run.violation("observed", "not all records were sent")
+
+
+def send_zeros(bootstrap: str, topic: str, size: int, partition: int = 0) -> int:
+    """Send a record of so many zeros, some KB with zstd, which takes all of its size to read; return its offset."""
+    options = {"bootstrap.servers": bootstrap, "log_level": 0, "compression.type": "zstd"}
+    producer = Producer({**options, "message.max.bytes": 10**9, "queue.buffering.max.kbytes": 1_000_000})
+    offsets: list[int] = []
+    producer.produce(topic, bytes(size), partition=partition, on_delivery=lambda _, m: offsets.append(m.offset() or 0))
+    producer.flush(60)
+    return offsets[0]

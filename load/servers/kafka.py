@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -109,6 +109,12 @@ class Broker(ServerProcess):
         """Delete a topic and wait until the broker no longer lists it, so that it can be created again."""
         self.admin.delete_topics([name])[name].result(30)
         until(lambda: name not in self.admin.list_topics(timeout=10).topics, START_S, f"topic {name} to be gone")
+
+    def delete_records(self, name: str, ends: Mapping[int, int]) -> None:
+        """Delete the records of a topic before these offsets, by partition."""
+        places = [TopicPartition(name, partition, end) for partition, end in ends.items()]
+        for done in self.admin.delete_records(places).values():
+            done.result(30)
 
     def configure_topic(self, name: str, config: Mapping[str, str]) -> None:
         """Change settings of a topic."""

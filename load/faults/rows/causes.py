@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
-from load.faults.by_hand import small_disk
+from load.faults.by_hand import fill_disk, small_disk
 from load.faults.causes import Cause, Outcome, Stage, played
+from load.faults.raw import send_zeros
 from load.faults.row import row
 from load.faults.run import Figures, Run
 from load.servers.certificates import Authority, shaking_hands
@@ -43,7 +43,6 @@ from service.spark.files import Local
 from service.spark.internals import log_files
 
 _kafka: Any = kafka_admin  # the client's types do not cover all that it exports
-_BLOCK = bytes(1 << 16)
 USER, PASSWORD = "limited", "right"
 DISK = "24m"
 BOMB = 300 << 20
@@ -284,9 +283,7 @@ def _disk_full(stage: Stage) -> Iterator[None]:
     with small_disk(stage.run, stage.checkpoint, DISK):
         stage.start()
         stage.wait_running()
-        with contextlib.suppress(OSError), (stage.checkpoint / "ballast").open("wb", buffering=0) as ballast:
-            while ballast.write(_BLOCK):
-                pass
+        fill_disk(stage.checkpoint)
         yield
 
 
@@ -318,14 +315,7 @@ def _retention(stage: Stage) -> Iterator[None]:
 
 @cause("memory of the JVM", SetupError, r"OutOfMemoryError", r"driver-memory", by_spark=52, also=("REFERENCE",))
 def _memory(stage: Stage) -> Iterator[None]:
-    options = {
-        "bootstrap.servers": stage.testbed.broker.bootstrap,
-        "compression.type": "zstd",
-        "message.max.bytes": 10**9,
-    }
-    producer = Producer({**options, "log_level": 0, "queue.buffering.max.kbytes": 1_000_000})
-    producer.produce(stage.name, bytes(BOMB), partition=0)
-    producer.flush(60)
+    send_zeros(stage.testbed.broker.bootstrap, stage.name, BOMB)
     stage.options = ("--driver-memory", HEAP, "--conf", "spark.driver.extraJavaOptions=-Xmn200m")
     with stage.settings(kafka={"starting": "earliest"}):
         yield
@@ -452,6 +442,4 @@ def _redis_command(stage: Stage, begin: str, end: str) -> Iterator[None]:
 def _delete_records(stage: Stage) -> None:
     """Delete all records of the topic but the newest ten of each partition, as its retention would."""
     ends = stage.run.observer.ends(stage.name)
-    places = [TopicPartition(stage.name, partition, end - 10) for partition, end in ends.items()]
-    for done in stage.testbed.broker.admin.delete_records(places).values():
-        done.result(30)
+    stage.testbed.broker.delete_records(stage.name, {partition: end - 10 for partition, end in ends.items()})

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from load.faults.by_hand import Refusal, small_disk, start_damaged
+from load.faults.by_hand import Refusal, fill_disk, small_disk, start_damaged
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from service.errors import SetupError
@@ -23,7 +23,6 @@ PAGE = "docs/operator/procedures.md"
 DISK = "512m"
 SOME_BATCHES = 3
 """Between two damages; the lag has to be back after the last of them."""
-_BLOCK = bytes(1 << 20)
 
 Damage = Callable[[Run, Path], None]
 
@@ -103,12 +102,9 @@ def _delete(_run: Run, file: Path) -> None:
 
 def _full(run: Run) -> str:
     """Fill the disk under a service that runs; when it has ended, make room and start it."""
-    ballast = _folder(run) / "ballast"
     outcome = "went on when there was room"
     with run.fault("disk full", restarts=True):
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as out:
-            while out.write(_BLOCK):
-                pass
+        ballast = fill_disk(_folder(run))
         with contextlib.suppress(SetupError):
             run.until(lambda: run.testbed.exit_status is not None, STARTS_S, "the service to end")
         if run.testbed.exit_status is not None:

@@ -47,15 +47,15 @@ def crash_points(
     run.load()
     before()
     for at, (name, action) in enumerate(cells):
-        _wait(run, fired, at + 1)
+        wait_fired(run, fired, at + 1)
         with run.fault(f"{name} {action}", restarts=action == "kill"):
             if action == "kill":
                 run.start_again()
     run.recover()
 
 
-def _wait(run: Run, fired: Path, count: int) -> None:
-    """Until so many crash points have left their line."""
+def wait_fired(run: Run, fired: Path, count: int) -> None:
+    """Wait until so many crash points have left their line in a file."""
 
     def are_there() -> bool:
         ended = run.testbed.exit_status

@@ -3,13 +3,12 @@
 Each outlet is compared with the oracle at the end: nothing may be missing, there twice, or different.
 """
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 
-from load.faults.by_hand import small_disk
+from load.faults.by_hand import fill_disk, small_disk
 from load.faults.row import row
 from load.faults.rows.driver_killed import crash_points
 from load.faults.run import STARTS_S, Figures, Run
@@ -21,7 +20,7 @@ NTH = 2
 """Finals come every ten seconds: a point fires at the second batch that has some."""
 KILLS, MEAN_S = 6, 15.0
 AWAY_S = 25.0
-DISK, BALLAST = "4m", 8 << 20
+DISK = "4m"
 DIFFERENCES = ("missing", "duplicates", "differences")
 
 
@@ -101,10 +100,8 @@ def _take_away(database: Postgres, how: str) -> Callable[[], object]:
 
 def _full(run: Run) -> None:
     """The disk of the files is full, and has room again."""
-    ballast = _disk(run) / "ballast"
     with run.fault("disk of the files full"):
-        with contextlib.suppress(OSError), ballast.open("wb") as file:
-            file.write(bytes(BALLAST))
+        ballast = fill_disk(_disk(run))
         run.wait(lambda: _metric(run, "tidemark_outlet_behind").get("files"), AWAY_S * 4, "the files to fall behind")
         run.run_on(AWAY_S / 2)
         ballast.unlink()

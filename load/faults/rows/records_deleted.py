@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-from confluent_kafka import TopicPartition
-
 from load.faults.by_hand import Refusal, start_damaged
 from load.faults.row import row
 from load.faults.run import Figures, Run
@@ -58,9 +56,7 @@ def _delete(run: Run, read_to: Mapping[int, int]) -> dict[int, int]:
     for partition, end in sorted(run.observer.ends().items()):
         unread = end - read_to[partition]
         gaps[partition] = 0 if partition == spared else max(1, int(unread * run.nemesis.between(0.1, 0.9)))
-    places = [TopicPartition(TOPIC, partition, read_to[partition] + gaps[partition]) for partition in gaps]
-    for future in run.testbed.broker.admin.delete_records(places).values():
-        future.result(30)
+    run.testbed.broker.delete_records(TOPIC, {partition: read_to[partition] + gaps[partition] for partition in gaps})
     return gaps
 
 

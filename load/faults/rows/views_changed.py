@@ -5,12 +5,12 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from load.faults.row import row
+from load.faults.rows.driver_killed import wait_fired
 from load.faults.run import STARTS_S, Figures, Run
 from service.errors import SetupError
 
@@ -38,7 +38,7 @@ def views_changed(run: Run) -> Figures:
     run.steady()
     _change(run, [*_views(run), dict(ADDED)])
     for number, name in enumerate(POINTS, 1):
-        _wait_fired(run, fired, number)
+        wait_fired(run, fired, number)
         with run.fault(f"{name} kill", restarts=True):
             run.start_again()
     _complete(run, "added", "20 s")
@@ -114,15 +114,3 @@ def _complete(run: Run, name: str, length: str) -> None:
         return view is not None and view["window_ms"] == window_ms and view["complete_from"] is None
 
     run.wait(is_complete, COMPLETE_S, f"the view {name} of {length} to be complete")
-
-
-def _wait_fired(run: Run, fired: Path, count: int) -> None:
-    def has_fired() -> bool:
-        if fired.exists() and len(fired.read_text().splitlines()) >= count:
-            return True
-        if run.testbed.exit_status is not None:
-            what = f"The service ended before crash point {POINTS[count - 1]}: {run.testbed.last_words()}"
-            raise SetupError(what)
-        return False
-
-    run.until(has_fired, COMPLETE_S, f"{POINTS[count - 1]} to fire")

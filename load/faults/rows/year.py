@@ -4,12 +4,11 @@ Passwords and certificates are in the row `secrets`, what grows is in `soak` and
 tests/transcripts/calendar.yaml.
 """
 
-import contextlib
 import os
 import shutil
 import time
 
-from load.faults.by_hand import Refusal, small_disk, start_again
+from load.faults.by_hand import Refusal, fill_disk, small_disk, start_again
 from load.faults.row import row
 from load.faults.rows.outlets_away import DIFFERENCES, add_outlets, outlets_caught_up
 from load.faults.run import STARTS_S, Figures, Run
@@ -19,7 +18,6 @@ from load.servers.postgres import Postgres
 from service.spark.jars import FORMER_BROKER
 
 DISK = "96m"
-_BLOCK = bytes(1 << 16)
 _SETUP = 10
 LINE_S = 90.0
 """The service logs a line each minute."""
@@ -103,11 +101,8 @@ def _newer_database(run: Run, database: Postgres) -> Figures:
 
 def _full(run: Run) -> Figures:
     """The checkpoint's disk is full: the service ends by name. With room again its supervisor starts it, and it goes on."""
-    ballast = run.testbed.folder / "checkpoint" / "ballast"
     with run.fault("disk full", restarts=True):
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(_BLOCK):
-                pass
+        ballast = fill_disk(run.testbed.folder / "checkpoint")
         run.until(lambda: run.testbed.exit_status is not None, STARTS_S, "the service to end")
         refusal = Refusal.of(run)
         if refusal.status != _SETUP or "No space left" not in refusal.text:

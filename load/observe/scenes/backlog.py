@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import TopicPartition
-
 from load.observe.scene import Cause, Scene
 from load.servers.kafka import CREATE_TIME
 from load.testbed import PARTITIONS, TOPIC
@@ -85,7 +83,7 @@ class Backlog(Scene):
         self.sender.flush()
         lost_to = read + LOST
         self.until(lambda: self.sender.ends[_DELETED] > lost_to, 60, "records to delete")
-        self._delete({_DELETED: lost_to})
+        self.testbed.broker.delete_records(TOPIC, {_DELETED: lost_to})
         self.restart()
         self.testbed.broker.configure_topic(TOPIC, {"retention.ms": "-1"})
         yield
@@ -106,7 +104,7 @@ class Backlog(Scene):
         """Kafka keeps the end of each partition: the first of its windows that are final lack readings."""
         published = self._published
         self.until(lambda: min(published().values()) > KEPT + 300, 300, "readings of final windows")
-        self._delete({partition: end - KEPT for partition, end in published().items()})
+        self.testbed.broker.delete_records(TOPIC, {partition: end - KEPT for partition, end in published().items()})
         with self.testbed.redis_client() as client:
             client.flushall()
         yield
@@ -114,8 +112,3 @@ class Backlog(Scene):
     def _published(self) -> dict[int, int]:
         offsets = self.testbed.progress()["offsets"][TOPIC]
         return {int(partition): end for partition, end in offsets.items()}
-
-    def _delete(self, ends: Mapping[int, int]) -> None:
-        places = [TopicPartition(TOPIC, partition, end) for partition, end in ends.items()]
-        for future in self.testbed.broker.admin.delete_records(places).values():
-            future.result(30)

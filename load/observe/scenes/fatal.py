@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
-
+from load.faults.raw import send_zeros
 from load.instance import send, tree
 from load.observe.scene import STARTS_S, Cause, Scene
 from load.testbed import TOPIC
@@ -96,11 +95,7 @@ class Fatal(Scene):
     @contextmanager
     def unreadable_record(self) -> Iterator[None]:
         """The service is started as a supervisor does, until it names the offsets; they are skipped, and it starts once more."""
-        options = {"bootstrap.servers": self.testbed.broker.bootstrap, "log_level": 0, "compression.type": "zstd"}
-        producer = Producer({**options, "message.max.bytes": 1_000_000_000, "queue.buffering.max.kbytes": 1_000_000})
-        producer.produce(TOPIC, bytes(ZEROS), partition=0)
-        producer.flush(60)
-        del producer
+        send_zeros(self.testbed.broker.bootstrap, TOPIC, ZEROS)
         ends = [self._end()]
         while ends[-1] != UnreadableRecordError.status:
             if len(ends) > _STARTS:
