@@ -19,7 +19,7 @@ from service.micro_batch import MicroBatch, Offsets, at, ranges
 from service.spark.files import Folder
 
 _PLACE = re.compile(
-    r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<partition>\d+)\]@|:(?P<old>\d+):)(?P<first>\d+)(-(?P<last>\d+))?\Z"
+    r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@|/(?P<p2>\d+)/|:(?P<p3>\d+):)(?P<first>\d+)(-(?P<last>\d+))?\Z"
 )
 
 
@@ -47,8 +47,8 @@ class Span:
 
     @staticmethod
     def parse(text: str) -> "Span":
-        """Of `topic[partition]@offset` or `topic[partition]@first-last`, or as versions before 0.4.0 have written it,
-        `topic:partition:first-last`; raises SettingsError.
+        """Parse `topic[partition]@offset` or `topic[partition]@first-last`; also with `topic/partition/`, or with
+        `topic:partition:` as versions before 0.4.0 have written it. Raises SettingsError.
         """
         place = _PLACE.match(text)
         first = int(place["first"]) if place else 0
@@ -56,7 +56,7 @@ class Span:
         if place is None or last < first:
             msg = f"{text!r} names no offsets"
             raise SettingsError(msg, remedy="Write readings[2]@1207, or readings[2]@1207-1210 for four of them")
-        return Span(place["topic"], int(place["partition"] or place["old"]), first, last + 1)
+        return Span(place["topic"], int(place["p"] or place["p2"] or place["p3"]), first, last + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class _Entry:
 def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
     """Yield the rejects of the selection."""
     since_ms, until_ms = span(selection.since, selection.until)
-    places = {place for text in selection.at or () for place in Coordinates.parse_all(text)}
+    places = {place for text in selection.at or () for place in Coordinates.parse(text)}
     known, dissector = marks.read(loaded.kafka), dissect.Dissector(loaded)
     left = set(places)
     for reject in reject_log.read(loaded.kafka, since_ms, until_ms, selection.watch):

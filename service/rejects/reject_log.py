@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from confluent_kafka import Message
 
 from service.admission.arrays import NO_INDEX
+from service.checkpoint.skips import Span
 from service.errors import SettingsError
 from service.kafka import scan
 from service.kafka.offsets import place_of
@@ -22,9 +23,6 @@ _TIMES = re.compile(r"event time (-?\d+) ms(?: is behind the watermark, (-?\d+) 
 Headers = tuple[tuple[str, bytes | None], ...]
 MOST_PLACES = 10_000
 """Places in a range."""
-_PLACE = re.compile(
-    r"^(?P<topic>[A-Za-z0-9._-]+)(\[(?P<p>\d+)\]@(?P<o>\d+)|/(?P<p2>\d+)/(?P<o2>\d+))(#(?P<index>\d+))?\Z"
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,31 +43,20 @@ class Coordinates:
         return str(self.offset) if self.index == NO_INDEX else f"{self.offset}#{self.index}"
 
     @staticmethod
-    def parse(text: str) -> "Coordinates":
-        """Parse `topic[partition]@offset` or `topic/partition/offset`, both with `#index` or without; raises SettingsError."""
-        place = _PLACE.match(text)
-        if place is None:
-            msg = f"{text!r} does not name a record"
-            raise SettingsError(msg, remedy="Write readings[2]@1207, or readings/2/1207, or readings/2/1207#3")
-        index = int(place["index"] or NO_INDEX)
-        return Coordinates(place["topic"], int(place["p"] or place["p2"]), int(place["o"] or place["o2"]), index)
-
-    @staticmethod
-    def parse_all(text: str) -> "list[Coordinates]":
-        """Parse a place as `parse` does, or a range of offsets, `topic[partition]@first-last`, both ends included; raises
-        SettingsError, also for more than MOST_PLACES.
+    def parse(text: str) -> "list[Coordinates]":
+        """Parse offsets as `Span.parse` does, or `topic[partition]@offset#index`, a reading of an array; raises SettingsError,
+        also for more than MOST_PLACES.
         """
-        first, is_range, last = text.rpartition("-")
-        if not is_range or not last.isdecimal() or _PLACE.match(first) is None:
-            return [Coordinates.parse(text)]
-        begin = Coordinates.parse(first)
-        offsets = range(begin.offset, int(last) + 1)
-        if not 0 < len(offsets) <= MOST_PLACES:
-            msg = f"{text!r} names {len(offsets):,} offsets"
-            raise SettingsError(
-                msg, remedy=f"Name at least one, and at most {MOST_PLACES:,}: readings[2]@1207-1210 for four of them"
-            )
-        return [Coordinates(begin.topic, begin.partition, offset) for offset in offsets]
+        place, mark, index = text.partition("#")
+        span = Span.parse(place)
+        if mark and not (index.isdecimal() and span.offsets == 1):
+            what = f"{text!r} does not name a reading of a record"
+            raise SettingsError(what, remedy="Write readings[2]@1207#3 for element 3 of its array")
+        if span.offsets > MOST_PLACES:
+            what = f"{text!r} names {span.offsets:,} offsets"
+            raise SettingsError(what, remedy=f"Name at most {MOST_PLACES:,}: readings[2]@1207-1210 for four of them")
+        number = int(index) if mark else NO_INDEX
+        return [Coordinates(span.topic, span.partition, offset, number) for offset in range(span.begin, span.end)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class World:
         for message in scan.messages(self.settings.kafka, [self.topic]):
             origin = [text for name, text in scan.headers(message) if name == ORIGIN and text is not None]
             if origin and origin[-1].count(b"/") == 3:
-                place = Coordinates.parse(origin[-1].decode().rpartition("/")[0])
+                [place] = Coordinates.parse(origin[-1].decode().rpartition("/")[0])
                 assert (message.partition(), message.key()) == (place.partition, b"the-key")
                 assert ("trace", b"t1") in scan.headers(message)
                 sent.append((str(place), message.value()))

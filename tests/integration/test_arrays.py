@@ -122,5 +122,6 @@ def test_a_rejected_reading_is_replayed_alone_and_once(world: Gateways, capsys: 
     world.sent[0] += 1
     world.term(record(reading("b", 1, 1.0, NOW_MS), base_ms=NOW_MS))
     assert world.redis.hget(world.key("window:total:temperature:all:0"), "count") == "4"
-    assert marks.read(world.settings.kafka)[Coordinates.parse(place)].state == "replayed"
+    [at] = Coordinates.parse(place)
+    assert marks.read(world.settings.kafka)[at].state == "replayed"
     world.assert_right()

@@ -140,7 +140,7 @@ def test_a_replay_that_is_killed_is_finished_by_the_next_and_sends_nothing_twice
     assert killed.returncode == -9
     assert sorted(place for place, _ in world.sent()) == places[:2]
     # Another one was taken, and not sent before its run was killed.
-    at = Coordinates.parse(places[2])
+    [at] = Coordinates.parse(places[2])
     marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0] + 1})])
     output = world.tidemark("replay", "--force", "--reason", "out_of_range")
     assert "3 were taken by a run that did not finish" in output
@@ -205,7 +205,7 @@ def test_what_a_killed_replay_has_sent_is_found_behind_a_transaction_that_is_sti
 ) -> None:
     monkeypatch.setattr(replay, "SETTLE_S", 0.0)
     place = world.reject(reading("d1", 1e9), "out_of_range")
-    at = Coordinates.parse(place)
+    [at] = Coordinates.parse(place)
     options = {"bootstrap.servers": broker_server.bootstrap, "transactional.id": world.topic, "log_level": 0}
     other = Producer(options)
     other.init_transactions(30)
@@ -225,7 +225,7 @@ def test_what_a_killed_replay_has_sent_is_found_behind_a_transaction_that_is_sti
 def test_who_forges_an_origin_marks_nobodys_reject_as_replayed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SETTLE_S", 3.0)
     place = world.reject(reading("d1", 1e9), "out_of_range")
-    at = Coordinates.parse(place)
+    [at] = Coordinates.parse(place)
     marks.write(world.settings.kafka, [Mark(at, "replaying", {"from": world.offsets[0], "token": "5f"})])
     bare = f"{at.topic}/{at.partition}/{at.offset}".encode()
     for forged in (bare, bare + b"/", bare + b"/00", b"junk", b"\xff"):

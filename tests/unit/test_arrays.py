@@ -229,7 +229,7 @@ def test_a_key_counts_for_each_reading_of_its_record() -> None:
 
 @pytest.mark.parametrize("text", ["readings[2]@1207#3", "readings/2/1207#3", "readings[2]@1207"])
 def test_a_place_has_the_index_of_a_reading(text: str) -> None:
-    place = Coordinates.parse(text)
+    [place] = Coordinates.parse(text)
     assert str(place) == text.replace("/", "[", 1).replace("/", "]@")
     assert place.index == (3 if "#" in text else NO_INDEX)
     assert sorted([place, Coordinates("readings", 2, 1207, 0)])

@@ -245,7 +245,7 @@ def test_status_ends_with_0_when_the_query_runs(
     ("arguments", "message"),
     [
         (("replay",), "which ones?"),
-        (("replay", "readings[0]"), "does not name a record"),
+        (("replay", "readings[0]"), "names no offsets"),
         (("replay", "--since", "yesterday"), "'yesterday' is no time"),
         (("replay", "readings/0/7", "--set", "temperature"), "is no assignment"),
         (("replay", "readings/0/7", "--value", "/nowhere/at/all"), "cannot be read"),

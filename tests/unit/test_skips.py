@@ -27,6 +27,7 @@ def span(begin: int, end: int, partition: int = 0) -> Span:
     [
         ("readings[2]@1207", span(1207, 1208, 2)),
         ("readings[2]@1207-1210", span(1207, 1211, 2)),
+        ("readings/2/1207", span(1207, 1208, 2)),
         ("readings:2:1207", span(1207, 1208, 2)),
         ("readings:0:5-5", span(5, 6)),
         ("a.b_c-d:10:0-99", Span("a.b_c-d", 10, 0, 100)),
@@ -171,13 +172,18 @@ def test_what_cannot_be_skipped_is_named_all_at_once() -> None:
 
 
 def test_a_place_of_the_service_s_error_is_taken_by_the_commands_about_rejects() -> None:
-    assert Coordinates.parse_all(str(span(1207, 1211, 2))) == [
+    assert Coordinates.parse(str(span(1207, 1211, 2))) == [
         Coordinates("readings", 2, offset) for offset in range(1207, 1211)
     ]
-    assert Coordinates.parse_all("a-1[0]@7") == [Coordinates("a-1", 0, 7)]
-    assert Coordinates.parse_all("readings[2]@1207#3") == [Coordinates("readings", 2, 1207, 3)]
-    for text in ("readings[2]@7-6", "readings[2]@0-10000"):
-        with pytest.raises(SettingsError, match=r"names [\d,]+ offsets"):
-            Coordinates.parse_all(text)
-    with pytest.raises(SettingsError, match="does not name a record"):
-        Coordinates.parse_all("readings-5")
+    assert Coordinates.parse("a-1[0]@7") == [Coordinates("a-1", 0, 7)]
+    assert Coordinates.parse("readings[2]@1207#3") == [Coordinates("readings", 2, 1207, 3)]
+    refused = {
+        "readings[2]@7-6": "names no offsets",
+        "readings-5": "names no offsets",
+        "readings[2]@0-10000": "names 10,001 offsets",
+        "readings[2]@7#": "does not name a reading",
+        "readings[2]@7-8#3": "does not name a reading",
+    }
+    for text, message in refused.items():
+        with pytest.raises(SettingsError, match=message):
+            Coordinates.parse(text)
