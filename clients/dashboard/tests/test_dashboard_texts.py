@@ -154,7 +154,7 @@ def test_the_numbers_beside_the_choices_are_of_the_devices_that_a_click_would_li
         survey = fleet.survey(chosen, "site")
         for status in STATUSES:
             clicked = replace(chosen, status=status)
-            assert survey.counts_of(status) == len(fleet.survey(clicked, "site").ids), (chosen, status)
+            assert getattr(survey.counts, status) == len(fleet.survey(clicked, "site").ids), (chosen, status)
         for value in ("leeds", "cork"):
             others = tuple(pair for pair in chosen.facts if pair[0] != "site")
             clicked = replace(chosen, facts=(*others, ("site", value)))

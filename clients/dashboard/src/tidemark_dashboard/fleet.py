@@ -129,10 +129,6 @@ class Survey:
     counts: Counts
     groups: dict[str, Counts]
 
-    def counts_of(self, status: str) -> int:
-        """How many devices another status would list; "" for any."""
-        return int(getattr(self.counts, status or "all"))
-
 
 class Fleet:
     """`on_change` is called after each round trip, when devices may have come, changed or gone.
