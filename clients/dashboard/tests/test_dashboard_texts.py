@@ -14,7 +14,7 @@ from tidemark_client.calendars import Calendar
 from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
 from tidemark_dashboard.keys import Keys
-from tidemark_dashboard.metrics import Samples, quantile
+from tidemark_dashboard.metrics import Samples
 from tidemark_dashboard.pages.views import _closed
 from tidemark_dashboard.texts import count, duration, moment, number, percent, points, seconds, shown
 
@@ -65,14 +65,6 @@ def test_a_sparkline_is_interrupted_where_there_is_no_value() -> None:
     assert points([]) == ""
     assert points([None]) == ""
     assert "nan" not in points([5.0, 5.0])
-
-
-def test_a_quantile_is_of_what_was_counted_between_two_answers() -> None:
-    before = {"0.1": 10.0, "1.0": 10.0, "+Inf": 10.0}
-    after = {"0.1": 10.0, "1.0": 20.0, "+Inf": 20.0}
-    assert quantile(0.5, after, before) == 0.1 + 0.9 / 2
-    assert quantile(0.5, before, before) is None
-    assert quantile(0.99, {"1.0": 0.0, "+Inf": 5.0}, {}) == 1.0
 
 
 def test_samples_are_found_by_name_and_label() -> None:

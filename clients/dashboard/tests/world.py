@@ -183,6 +183,25 @@ class World:
         pipe.xadd(self.name("changes"), entry, maxlen=10_000, approximate=True)
 
 
+def history(
+    points: list[tuple[int, float, dict[str, int]]], begin_ms: int, marks: Iterable[Any] = ()
+) -> dict[str, Any]:
+    """What the service answers at /history: points as time, rate and rejects."""
+    columns = ("at_ms", "rate", "lag", "lag_age_s", "p50_s", "p99_s", "batch_s", "delay_s", "rejects")
+    rows_ = [[at_ms, rate, 5, 0.1, 0.5, 1.25, 0.75, 9.0, rejects] for at_ms, rate, rejects in points]
+    start = {"kind": "start", "text": "The process starts", "at_ms": begin_ms, "until_ms": begin_ms}
+    recent = {"since_ms": points[-1][0] - 480_000, "p50_s": 0.5, "p99_s": 1.25, "rejects": {"late": 4, "early": 0}}
+    return {
+        "at_ms": points[-1][0],
+        "columns": columns,
+        "recent": recent,
+        "total": {"rejects": {"late": 9, "early": 0}},
+        "hour": {"every_s": 10, "points": rows_},
+        "day": {"every_s": 240, "points": rows_[-1:]},
+        "marks": [start, *marks],
+    }
+
+
 class Answers:
     """The service's HTTP port. `status` and `metrics` are what it answers; `close` is the end of the service.
 
@@ -193,8 +212,8 @@ class Answers:
         self.status: dict[str, Any] = json.loads((HERE / "status.json").read_text(encoding="utf-8"))
         self.metrics = (HERE / "metrics.txt").read_text(encoding="utf-8")
         self.alerts: list[dict[str, Any]] = []
-        self.conditions: list[dict[str, Any]] | None = []
-        self.history: dict[str, Any] | None = None
+        self.conditions: list[dict[str, Any]] = []
+        self.history = history([(1_800_000_000_000, 1.0, {})], 1_799_000_000_000)
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -203,9 +222,9 @@ class Answers:
                 bodies = {
                     f"/status{query}": json.dumps(answers.status),
                     f"/metrics{query}": answers.metrics,
-                    **answers.served_conditions(f"/conditions{query}"),
+                    f"/conditions{query}": json.dumps({"conditions": answers.conditions}),
                     "/api/v1/alerts": json.dumps(alerts),
-                    f"/history{query}": json.dumps(answers.history) if answers.history else "",
+                    f"/history{query}": json.dumps(answers.history),
                 }
                 body = bodies.get(self.path, "").encode()
                 self.send_response(200 if body else 404)
@@ -222,13 +241,8 @@ class Answers:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
-    def served_conditions(self, path: str) -> dict[str, str]:
-        """What a request for the conditions gets; nothing of a service of an earlier version."""
-        return {} if self.conditions is None else {path: json.dumps({"conditions": self.conditions})}
-
     def need(self, alert: str, state: str, summary: str, severity: str = "warn") -> None:
         """One more condition, as the service's /conditions has it."""
-        assert self.conditions is not None
         alerts = [{"labels": {}, "state": state, "since_ms": 0, "value": 1.0, "summary": summary}]
         condition = {"alert": alert, "state": state, "severity": severity, "for_s": 600.0, "alerts": alerts}
         self.conditions = [*self.conditions, condition]

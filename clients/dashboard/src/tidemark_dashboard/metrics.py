@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.parser import text_string_to_metric_families
 
 Labels = tuple[tuple[str, str], ...]
-OVERFLOW = "+Inf"
 
 
 class Samples:
@@ -47,26 +46,3 @@ class Samples:
     def sum(self, name: str) -> float:
         """A metric's values added up over all labels."""
         return math.fsum(value for value in self._samples.get(name, {}).values() if not math.isnan(value))
-
-
-def quantile(share: float, after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
-    """The quantile of what a histogram has counted between two answers; None where it has counted nothing.
-
-    `after` and `before` are the cumulative counts by upper bound. A bucket's observations are taken as spread evenly over it.
-    """
-    counts = sorted(
-        (math.inf if bound == OVERFLOW else float(bound), count - before.get(bound, 0.0))
-        for bound, count in after.items()
-    )
-    total = counts[-1][1] if counts else 0.0
-    if total <= 0:
-        return None
-    below_bound, below = 0.0, 0.0
-    for bound, cumulative in counts:
-        if cumulative >= share * total:
-            if math.isinf(bound):
-                return below_bound
-            inside = (share * total - below) / (cumulative - below) if cumulative > below else 1.0
-            return below_bound + (bound - below_bound) * inside
-        below_bound, below = bound, cumulative
-    return below_bound

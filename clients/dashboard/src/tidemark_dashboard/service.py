@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import time
 from collections import deque
@@ -19,13 +18,11 @@ from tidemark_dashboard.health import Health, now_ms
 from tidemark_dashboard.metrics import Samples
 
 EVERY_S, CONDITIONS_S = 4.0, 10.0
-"""Between two questions; the service evaluates its alert rules each ten seconds."""
+"""Between two questions; the service evaluates its alert rules, and adds a point to its course, each ten seconds."""
 TIMEOUT_S = 5.0
 MOST_BYTES = 8 << 20
-COURSE_S, COURSE_WANTED_S = 10.0, 60.0
-"""Between two questions for the course; how long after a page was shown it is asked for."""
 KEPT_BATCHES = 200
-KEPT_S = 600.0
+KEPT_S = 30.0
 """How far back counters are compared."""
 
 
@@ -65,12 +62,12 @@ class Service:
         self.looks: deque[Look] = deque()
         self.batches: list[Mapping[str, Any]] = []
         self.epochs: dict[int, int] = {}
-        self.conditions: list[Alert] | None = None
-        """What the service's own evaluation of the alert rules says; None for a service of an earlier version."""
+        self.conditions: list[Alert] = []
+        """What the service's own evaluation of the alert rules says."""
         self.alerts: list[Alert] = []
         self.course: Course | None = None
-        """The course of the service; None until /history was asked, and for a service of an earlier version."""
-        self._course_until_s = self._course_asked_s = self._conditions_asked_s = 0.0
+        """The course of the service; None until /history was asked."""
+        self._conditions_asked_s = 0.0
 
     @property
     def is_known(self) -> bool:
@@ -81,25 +78,6 @@ class Service:
     def samples(self) -> Samples:
         """The newest metrics."""
         return self.looks[-1].samples if self.looks else Samples()
-
-    def want_course(self) -> None:
-        """Ask for the course for some time from now on."""
-        self._course_until_s = time.monotonic() + COURSE_WANTED_S
-
-    def increase(self, name: str, label: str = "") -> dict[str, float]:
-        """How much a counter has grown since the first answer that is kept, by a label. A counter that fell began again."""
-        if len(self.looks) < 2:
-            return {}
-        total: dict[str, float] = {}
-        looks = list(self.looks)
-        for older, newer in itertools.pairwise(looks):
-            before, after = (
-                each.samples.by(name, label) if label else {"": each.samples.sum(name)} for each in (older, newer)
-            )
-            for key, value in after.items():
-                grown = value - before.get(key, 0.0)
-                total[key] = total.get(key, 0.0) + (grown if grown >= 0 else value)
-        return total
 
     async def run(self) -> None:
         """Ask until the task is cancelled."""
@@ -132,10 +110,10 @@ class Service:
             if time.monotonic() - self._conditions_asked_s >= CONDITIONS_S - EVERY_S / 2 or self.health.is_away:
                 self._conditions_asked_s = time.monotonic()
                 conditions = await self._ask_conditions(client)
+                await self._ask_course(client)
         except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             self.health.failed(str(error) or type(error).__name__)
             return
-        await self._ask_course(client)
         self.health.answered()
         self.status, self.conditions = status, conditions
         at_ms = now_ms()
@@ -148,13 +126,8 @@ class Service:
         known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
         self.batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
 
-    async def _ask_conditions(self, client: httpx2.AsyncClient) -> list[Alert] | None:
-        try:
-            document = json.loads(await _get(client, f"{self.url}/conditions{self._query}"))
-        except httpx2.HTTPStatusError as error:
-            if error.response.status_code == httpx2.codes.NOT_FOUND:
-                return None
-            raise
+    async def _ask_conditions(self, client: httpx2.AsyncClient) -> list[Alert]:
+        document = json.loads(await _get(client, f"{self.url}/conditions{self._query}"))
         return [
             Alert(
                 str(each["alert"]),
@@ -168,11 +141,7 @@ class Service:
         ]
 
     async def _ask_course(self, client: httpx2.AsyncClient) -> None:
-        """Ask for the course, if a page shows it. What is no such document leaves the former one."""
-        now_s = time.monotonic()
-        if now_s > self._course_until_s or now_s - self._course_asked_s < COURSE_S:
-            return
-        self._course_asked_s = now_s
+        """Ask for the course. What is no such document leaves the former one."""
         with suppress(httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError):
             document = json.loads(await _get(client, f"{self.url}/history{self._query}"))
             course = self.course or Course()

@@ -203,7 +203,7 @@ async def _status(sources: Sources, _: Values) -> Answer:
             **({} if fresh.batch is None else {"batch": fresh.batch}),
         },
         **({"service": dict(service.status)} if is_heard else {}),
-        **({"conditions": document(service.conditions)} if is_heard and service.conditions is not None else {}),
+        **({"conditions": document(service.conditions)} if is_heard else {}),
         **({"service_error": service.health.reason} if service.health.is_away else {}),
     }
     return _answer(answer, ("service",), ("progress",))

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark_client import Progress, TidemarkClientError
 from tidemark_dashboard.course import RINGS, Course, Recent
-from tidemark_dashboard.metrics import OVERFLOW, quantile
+from tidemark_dashboard.metrics import Samples
 from tidemark_dashboard.pages import Page, Query, Shown, address
 from tidemark_dashboard.service import Alert, Look, Service
 from tidemark_dashboard.sources import Sources
@@ -105,7 +105,6 @@ class Outlet:
 async def read(sources: Sources, query: Query) -> Shown:
     """Redis is asked for progress alone; the service has been asked before, and is shown without Redis, too."""
     service = sources.service
-    service.want_course()
     course, recent = service.course, service.course.recent if service.course else None
     ring = query.get("over", "") if query.get("over", "") in RINGS else RINGS[0]
     progress = sources.progress
@@ -113,17 +112,7 @@ async def read(sources: Sources, query: Query) -> Shown:
         progress = await sources.look()
     samples, status = service.samples, service.status
     batches = list(_batches(service.batches[-SHOWN - 1 :]))[-SHOWN:]
-    if recent is not None:  # both of the same samples of the service
-        total: Mapping[str, float] = recent.total
-        lately: Mapping[str, float] = recent.rejects
-    else:
-        total, lately = (
-            samples.by("tidemark_rejects_total", "reason"),
-            service.increase("tidemark_rejects_total", "reason"),
-        )
-    rejects = sorted(total.items(), key=lambda each: (-each[1], each[0]))
-    looks = list(service.looks)
-    since_s = (looks[-1].at_ms - looks[0].at_ms) / 1000 if len(looks) > 1 else 0.0
+    rejects = [(reason, n, recent.rejects.get(reason, 0)) for reason, n in recent.total.items() if n] if recent else []
     context = {
         "has_rejects": sources.rejects.is_known,
         "newest": sources.rejects.newest(),
@@ -138,16 +127,15 @@ async def read(sources: Sources, query: Query) -> Shown:
         "plot": _plot(batches),
         "phases": PHASES,
         "partitions": _partitions(service, progress),
-        "rejects": [(reason, count, lately.get(reason, 0.0)) for reason, count in rejects if count],
-        "period_ms": recent.length_ms if recent else 1000 * since_s,
-        "counted_ms": recent.at_ms if recent else looks[-1].at_ms if looks else 0,
-        "latency": _latencies(recent, looks),
+        "rejects": sorted(rejects, key=lambda each: (-each[1], each[0])),
+        "recent": recent,
+        "latency": _latencies(recent, samples),
         "course": course,
         "ring": ring,
         "rings": RINGS,
         "courses": _courses(course, ring) if course else [],
         "here": lambda **changed: address("/pipeline", **{**query, **changed}),
-        "rate": _rate(looks),
+        "rate": _rate(service.looks),
         "role": next((role for role, is_it in samples.by("tidemark_role", "role").items() if is_it), ""),
         "restarts": {code: n for code, n in samples.by("tidemark_query_restarts_total", "code").items() if n},
         "failures": {part: n for part, n in samples.by("tidemark_failures_total", "part").items() if n},
@@ -232,7 +220,7 @@ def _partitions(service: Service, progress: Progress | None) -> list[Partition]:
 
 
 def _inputs(service: Service) -> list[Input]:
-    """The inputs with their topics; a service of an earlier version does not name them."""
+    """The inputs with their topics."""
     samples = service.samples
     lags, newest = samples.by("tidemark_lag_records", "topic"), dict[str, float]()
     for labels, at_s in samples.rows("tidemark_event_timestamp_seconds"):
@@ -246,7 +234,7 @@ def _inputs(service: Service) -> list[Input]:
             lags.get(topic["topic"]),
             newest.get(topic["topic"]),
         )
-        for each in service.status.get("inputs") or ()
+        for each in service.status.get("inputs", ())
         for topic in each["topics"]
     ]
 
@@ -255,12 +243,12 @@ def _outlets(service: Service) -> list[Outlet]:
     samples = service.samples
     rows, failures = (samples.by(f"tidemark_outlet_{name}_total", "outlet") for name in ("rows", "failures"))
     found = []
-    for name, each in (service.status.get("outlets") or {}).items():
-        reached = each.get("reached")
+    for name, each in service.status.get("outlets", {}).items():
+        reached = each["reached"]
         found.append(
             Outlet(
                 name,
-                str(each.get("kind") or ""),
+                str(each["kind"]),
                 None if reached is None else int(reached["batch"]),
                 None if reached is None else int(reached["watermark_ms"]),
                 int(each["pending_batches"]),
@@ -268,10 +256,10 @@ def _outlets(service: Service) -> list[Outlet]:
                 float(each["age_s"]) if each["pending_batches"] else None,
                 bool(each["is_behind"]),
                 rows.get(name, 0.0),
-                int(each.get("refused_rows") or 0),
+                int(each["refused_rows"]),
                 failures.get(name, 0.0),
                 str(each["error"] or ""),
-                each.get("failed_ms"),
+                each["failed_ms"],
             )
         )
     return found
@@ -294,33 +282,19 @@ def _courses(course: Course, ring: str) -> list[tuple[str, str]]:
     return plots
 
 
-def _latencies(recent: Recent | None, looks: Sequence[Look]) -> dict[float, Latency | None]:
+def _latencies(recent: Recent | None, samples: Samples) -> dict[float, Latency | None]:
     """The median and the p99 of the period that the page names."""
-    if recent is None:
-        return {share: _latency(looks, share) for share in (0.5, 0.99)}
-    bounds = looks[-1].samples.by("tidemark_event_to_redis_seconds_bucket", "le") if looks else {}
-    last = max((float(each) for each in bounds if each != OVERFLOW), default=math.inf)
-    values = {0.5: recent.p50_s, 0.99: recent.p99_s}
+    bounds = samples.by("tidemark_event_to_redis_seconds_bucket", "le")
+    last = max((float(each) for each in bounds if each != "+Inf"), default=math.inf)
+    values = {0.5: recent.p50_s, 0.99: recent.p99_s} if recent else {0.5: None, 0.99: None}
     return {share: None if value is None else Latency(value, value >= last) for share, value in values.items()}
-
-
-def _latency(looks: Sequence[Look], share: float) -> Latency | None:
-    """The quantile of the time from the broker's time of a reading to Redis, of the readings since the first look."""
-    if len(looks) < 2:
-        return None
-    newest, first = (looks[each].samples.by("tidemark_event_to_redis_seconds_bucket", "le") for each in (-1, 0))
-    value_s = quantile(share, newest, first)
-    if value_s is None:
-        return None
-    return Latency(value_s, value_s >= max(float(bound) for bound in newest if bound != OVERFLOW))
 
 
 def _rate(looks: Sequence[Look]) -> float | None:
     """Records a second in the last half minute."""
     if len(looks) < 2:
         return None
-    newest = looks[-1]
-    older = next((each for each in looks if each.at_ms >= newest.at_ms - 30_000), looks[0])
+    older, newest = looks[0], looks[-1]
     took_s = (newest.at_ms - older.at_ms) / 1000
     grown = newest.samples.sum("tidemark_records_total") - older.samples.sum("tidemark_records_total")
     return grown / took_s if took_s > 0 and grown >= 0 else None
@@ -341,7 +315,7 @@ def _own(service: Service) -> Iterator[Problem]:
     error = service.status.get("last_error")
     if service.status.get("state") == "restarting" and error:
         yield Problem(str(error["code"]), str(error["text"]), "page")
-    yield from _alerts(service.conditions or (), with_pending=True)
+    yield from _alerts(service.conditions, with_pending=True)
 
 
 def _alerts(alerts: Iterable[Alert], *, with_pending: bool = False) -> Iterator[Problem]:
