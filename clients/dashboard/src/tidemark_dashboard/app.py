@@ -105,6 +105,8 @@ class Site:
         """The events of a page."""
         if self.hub.browsers >= MOST:
             return PlainTextResponse(f"{MOST} pages are open: the most that this dashboard serves\n", 503)
+        if request.method == "HEAD":  # static/live.js asks whether the page leads to the sign-in
+            return Response(media_type="text/event-stream")
         query = _query(page, request)
 
         async def render() -> Rendered:

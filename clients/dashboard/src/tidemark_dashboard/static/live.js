@@ -73,7 +73,7 @@ export function follow(done) {
   async function again() {
     if (document.hidden || source) return;
     try {
-      const answer = await fetch(location.href, { method: "HEAD" });
+      const answer = await fetch(address, { method: "HEAD", headers: { Accept: "text/html" } });
       if (answer.redirected) {
         location.reload();
         return;
@@ -81,10 +81,10 @@ export function follow(done) {
     } catch {
       // away: the next attempt follows
     }
-    open();
+    if (!document.hidden && !source) open();
   }
 
-  document.addEventListener("visibilitychange", () => {
+  function look() {
     clearTimeout(hiddenTimer);
     if (document.hidden) {
       hiddenTimer = setTimeout(close, HIDDEN_MS);
@@ -92,15 +92,17 @@ export function follow(done) {
       heard = Date.now();
       open();
     }
-  });
+  }
+
+  document.addEventListener("visibilitychange", look);
   window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", (event) => {
-    if (event.persisted) open();
+    if (event.persisted) look();
   });
   setInterval(() => {
     mark();
     // A connection that is open and silent, as after a sleep of the machine, is made again.
     if (!document.hidden && Date.now() - heard > 2 * SILENT_MS && source && source.readyState !== EventSource.CONNECTING) open();
   }, 1000);
-  open();
+  look();
 }
