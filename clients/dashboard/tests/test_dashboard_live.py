@@ -221,6 +221,23 @@ def test_a_redis_that_goes_away_makes_values_old_and_is_read_again_when_it_is_ba
         server.stop()
 
 
+def test_a_page_that_is_not_read_yet_stays_as_of_the_batch_with_which_it_was_read(
+    served: Served, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark_dashboard.live.LEAST_S", 600.0)
+    before = f"batch {world.batch}<"
+    with (
+        browsing(f"{served.url}/events/device?id={DEVICES[1]}") as page,
+        browsing(f"{served.url}/events/device?id=stranger") as other,
+    ):
+        for each in (page, other):
+            wait(lambda shown=each: before in shown.parts["freshness"], "the batch")
+        for _ in range(2):
+            world.step()
+            wait(lambda: f"batch {world.batch}<" in other.parts["freshness"], "the batch of a page without a change")
+            assert before in page.parts["freshness"]
+
+
 def test_a_silent_page_hears_a_beat(served: Served) -> None:
     with browsing(f"{served.url}/events/device?id=stranger") as page:
         wait(lambda: page.beats > 0, "a beat")

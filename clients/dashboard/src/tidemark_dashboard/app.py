@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from tidemark_client import ContractError, KeyTextError, TidemarkClientError
+from tidemark_client import ContractError, KeyTextError, Progress, TidemarkClientError
 from tidemark_dashboard import runbook, statistics
 from tidemark_dashboard.api import BASE
 from tidemark_dashboard.api.routes import Api, no_such_address
@@ -117,8 +117,8 @@ class Site:
             context = {**shown.context, "query": query}
             return Rendered({name: self.part(name, context) for name in page.parts}, shown.topics)
 
-        def freshness() -> dict[str, str]:
-            parts = {"freshness": self.part("freshness", {"freshness": self.sources.freshness()})}
+        def freshness(read: Progress | None) -> dict[str, str]:
+            parts = {"freshness": self.part("freshness", {"freshness": self.sources.freshness(read)})}
             if self.sources.redis.is_away or self.sources.redis.lacks:  # a page that waits has a part more
                 parts["waiting"] = self.part("waiting", {"steps": self.sources.awaited()})
             return parts

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tidemark_client import TidemarkClientError
+from tidemark_client import Progress, TidemarkClientError
 from tidemark_dashboard.sources import Sources, Topic
 
 LEAST_S = 1.0
@@ -53,14 +53,18 @@ class Live:
         self,
         sources: Sources,
         render: Callable[[], Awaitable[Rendered]],
-        freshness: Callable[[], Parts],
+        freshness: Callable[[Progress | None], Parts],
         turn: asyncio.Lock,
     ) -> None:
+        """`freshness` is given the progress that the page is as of, None for the newest."""
         self._sources, self._render, self._freshness, self._turn = sources, render, freshness, turn
         self._changed = asyncio.Event()
         self._topics: frozenset[Topic] = frozenset()
         self._sent: dict[str, str] = {}
         self._was_old: bool | None = None
+        self._as_of: Progress | None = None
+        self._known: Progress | None = None
+        self._is_read = False
         self.browsers: set[Browser] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -94,11 +98,14 @@ class Live:
 
     async def _refresh(self) -> None:
         self._changed.clear()
+        self._is_read, progress = False, self._sources.recent
         try:
             rendered = await self._render()
         except TidemarkClientError:  # shown by the freshness; what was sent stays on the page
             self._changed.set()
             return
+        self._is_read = True
+        self._as_of = self._known = progress
         if rendered.topics != self._topics:
             self._sources.subscribe(self._changed.set, rendered.topics - self._topics, self._topics - rendered.topics)
             self._topics = rendered.topics
@@ -106,7 +113,10 @@ class Live:
 
     def _pulse(self) -> None:
         was_old, self._was_old = self._was_old, self._sources.freshness().is_old
-        self._send(self._freshness())
+        known, self._known = self._known, self._sources.progress
+        if self._is_read and not self._changed.is_set():
+            self._as_of = known  # the feed has named by now what had changed up to the last pulse: nothing of this page
+        self._send(self._freshness(self._as_of))
         if was_old is not None and was_old != self._was_old:
             self._changed.set()  # a source came back: what changed meanwhile may not be announced
 

@@ -215,6 +215,11 @@ class Sources:
         if service.is_known:
             state = service.status.get("state", "")
             if service.health.is_away:
+    @property
+    def recent(self) -> Progress | None:
+        """Progress, None where it was not asked for lately."""
+        return self.progress if time.monotonic() - self._asked_s < 3 * PULSE_S else None
+
                 steps.append(Step(False, f"The service does not answer at {service.url}: {service.health.reason}"))
             else:
                 text = f"The service is {state}" if state else f"The service is asked at {service.url}"
@@ -226,13 +231,15 @@ class Sources:
         steps.append(Step(self.progress is not None, "The first batch is published"))
         return steps
 
-    def freshness(self) -> Freshness:  # noqa: PLR0911 - one for each case
-        """Whether what is shown is current, and if not, why."""
+    def freshness(self, read: Progress | None = None) -> Freshness:  # noqa: PLR0911 - one for each case
+        """Whether what is shown is current, and if not, why. `read` is what a page is as of, None for the newest progress."""
         progress, status, now = self.progress, self.service.status, now_ms()
-        as_of_ms, batch = (progress.updated, progress.batch) if progress else (0, None)
+        as_of = read or progress
+        as_of_ms, batch = (as_of.updated, as_of.batch) if as_of else (0, None)
         if self.redis.is_away:
             text = "Redis does not answer. What you see was read before that."
-            return Freshness("old", text, self.redis.reason, self.redis.answered_ms or as_of_ms, batch)
+            answered_ms = self.redis.answered_ms if as_of == progress else 0
+            return Freshness("old", text, self.redis.reason, answered_ms or as_of_ms, batch)
         if self.redis.lacks and progress is None:
             return Freshness("waiting", "Redis has no values of a service yet.", "", 0, None)
         if progress is None:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tidemark_client import TidemarkClientError
+from tidemark_client import Progress, TidemarkClientError
 from tidemark_dashboard.api import BASE, EVENTS, parameters
 from tidemark_dashboard.api.documents import text
 from tidemark_dashboard.api.openapi import openapi
@@ -89,8 +89,8 @@ class Api:
             former = found.topics
             return Rendered({"answer": text(found.document)}, found.topics)
 
-        def freshness() -> dict[str, str]:
-            found = self.sources.freshness()
+        def freshness(read: Progress | None) -> dict[str, str]:
+            found = self.sources.freshness(read)
             return {"freshness": text({"level": found.level, "text": found.text, "as_of_ms": found.as_of_ms})}
 
         return Live(self.sources, render, freshness, self.hub.turn)
