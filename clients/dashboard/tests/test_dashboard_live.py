@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -236,6 +237,26 @@ def test_a_page_that_is_not_read_yet_stays_as_of_the_batch_with_which_it_was_rea
             world.step()
             wait(lambda: f"batch {world.batch}<" in other.parts["freshness"], "the batch of a page without a change")
             assert before in page.parts["freshness"]
+
+
+def test_a_page_that_could_not_be_read_is_read_again(
+    served: Served, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    device = DEVICES[1]
+    with browsing(f"{served.url}/events/device?id={device}") as page:
+        shown, look = page.parts["device_now"], served.site.sources.look
+
+        async def fail() -> Any:
+            task = asyncio.current_task()
+            if task is not None and "Live._run" in str(task.get_coro()):
+                raise RuntimeError("found something")  # noqa: EM101
+            return await look()
+
+        monkeypatch.setattr(served.site.sources, "look", fail)
+        world.step()
+        wait(lambda: "found something" in caplog.text, "the log")
+        monkeypatch.setattr(served.site.sources, "look", look)
+        wait(lambda: page.parts["device_now"] != shown, "the new value")
 
 
 def test_a_silent_page_hears_a_beat(served: Served) -> None:

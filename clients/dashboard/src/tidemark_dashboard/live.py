@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -23,6 +24,7 @@ BEAT_S = 5.0
 MOST = 200
 """Browsers at once."""
 
+_log = logging.getLogger("tidemark_dashboard")
 Parts = Mapping[str, str]
 
 
@@ -64,7 +66,7 @@ class Live:
         self._was_old: bool | None = None
         self._as_of: Progress | None = None
         self._known: Progress | None = None
-        self._is_read = False
+        self._is_read = self._has_failed = False
         self.browsers: set[Browser] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -104,7 +106,13 @@ class Live:
         except TidemarkClientError:  # shown by the freshness; what was sent stays on the page
             self._changed.set()
             return
-        self._is_read = True
+        except Exception:
+            if not self._has_failed:
+                _log.exception("A page cannot be read. It is tried again as often as a page is read")
+            self._has_failed = True
+            self._changed.set()
+            return
+        self._is_read, self._has_failed = True, False
         self._as_of = self._known = progress
         if rendered.topics != self._topics:
             self._sources.subscribe(self._changed.set, rendered.topics - self._topics, self._topics - rendered.topics)
