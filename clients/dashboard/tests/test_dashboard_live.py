@@ -36,8 +36,10 @@ from served import (
 from world import WINDOW, Answers, World
 
 from tidemark_client import Client
+from tidemark_dashboard import command
 from tidemark_dashboard.live import LONGEST_S, REST, Live
 from tidemark_dashboard.options import Options
+from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import number
 
 
@@ -257,6 +259,19 @@ def test_a_page_that_could_not_be_read_is_read_again(
         wait(lambda: "found something" in caplog.text, "the log")
         monkeypatch.setattr(served.site.sources, "look", look)
         wait(lambda: page.parts["device_now"] != shown, "the new value")
+
+
+def test_a_task_that_fails_ends_the_process(
+    world: World, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_: Sources) -> None:
+        raise RuntimeError("found something")  # noqa: EM101
+
+    monkeypatch.setattr(Sources, "_pulse", fail)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    with pytest.raises(SystemExit, match="1"):
+        command.serve(options)
+    assert "found something" in caplog.text
 
 
 def test_a_silent_page_hears_a_beat(served: Served) -> None:

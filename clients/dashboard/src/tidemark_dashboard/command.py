@@ -28,7 +28,10 @@ _log = logging.getLogger("tidemark_dashboard")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used, 130 after Ctrl-C."""
+    """Serve until the process is told to stop; returns the exit status, 2 for options that cannot be used, 130 after Ctrl-C.
+
+    Raises SystemExit after a failure that is logged.
+    """
     handler = logging.StreamHandler()
     handler.addFilter(Bounded())
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -46,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def serve(options: Options) -> None:
-    """Serve until the process is told to stop. Raises OptionsError."""
+    """Serve until the process is told to stop. Raises OptionsError, and SystemExit after a failure that is logged."""
     app = build(options)
     with listen(options) as listener:
         made = server(app, options, listener)
@@ -59,7 +62,11 @@ def serve(options: Options) -> None:
             )
         host = f"[{options.address}]" if ":" in options.address else options.address
         _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
+        sources = app.state.site.sources
+        sources.on_failure = lambda: setattr(made, "should_exit", True)
         made.run(sockets=[listener])
+        if sources.has_failed:
+            raise SystemExit(1)
 
 
 def listen(options: Options) -> Listener:

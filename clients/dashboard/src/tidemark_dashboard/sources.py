@@ -83,6 +83,9 @@ class Sources:
         self._on_pulse: set[Callable[[], None]] = set()
         self._until_s = self._fleet_until_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self.has_failed = False
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when a task has failed."""
 
     # The life of the tasks.
 
@@ -92,7 +95,15 @@ class Sources:
         parts = (self._feed.run(), self.fleet.run(), self.service.run(), self._pulse())
         self._tasks = [asyncio.create_task(each) for each in parts]
         for task in self._tasks:
-            task.add_done_callback(_raise)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fails ends the process instead of leaving old values on the page."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = "a task of the dashboard ended"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error, "task": task})
+            self.has_failed = True
+            self.on_failure()
 
     async def close(self) -> None:
         # A client may turn a cancellation into an error of its own, such as a timeout, after which a task would go on.
@@ -261,11 +272,3 @@ class Sources:
             text = "No batch has been published for a while. Values are as of the last one."
             return Freshness("old", text, "", as_of_ms, batch, "TidemarkNotReady")
         return Freshness("live", "Live", "", as_of_ms, batch)
-
-
-def _raise(task: asyncio.Task[None]) -> None:
-    """A task that fails ends the process loudly instead of leaving old values on the page."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "a task of the dashboard ended", "exception": error, "task": task}
-        )
