@@ -681,6 +681,10 @@ def test_days_of_the_zone_of_each_key_have_their_length_in_words_and_are_found(p
         html = get(pages, f"/key?name=day&measure=temperature&key={key.replace('|', '%7C')}")
         newest, _ = rows(html, "Windows")
         assert Calendar(1, 0, key.partition("|")[2]).local(start) in newest[0]
+    for key in (DEVICES[0], f"{DEVICES[0]}%7CNowhere"):
+        for path in ("key?name=day&", "key.csv?name=day&", "api/v1/windows?view=day&since=1h&"):
+            answer = pages.get(f"/{path}measure=temperature&key={key}")
+            assert (answer.status_code, "does not fit" in answer.text) == (400 if "api" in path else 404, True)
 
 
 def test_a_view_that_writes_its_open_values_less_often_says_how_old_they_may_be(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from tidemark_client import AsyncClient, View
+from tidemark_client import AsyncClient, ContractError, KeyTextError, View
+from tidemark_client.calendars import zone
 from tidemark_dashboard.fleet import LAST
 
 
@@ -91,3 +92,15 @@ class KeysOfViews:
             await keys.read(self._client, view)
         keys.forget(expired_before)
         return keys
+
+
+def of_key(view: View, key: str) -> View:
+    """The view as its windows of the key of an address are. Raises KeyTextError for one that no key of the view can be."""
+    found = view.of_key(view.key(key))
+    if found.calendars is not None and found.calendar is not None:
+        try:
+            zone(found.calendar.time_zone)
+        except ContractError as error:
+            msg = f"{key!r} does not fit: the time zone {found.calendar.time_zone!r} is not known here"
+            raise KeyTextError(msg) from error
+    return found

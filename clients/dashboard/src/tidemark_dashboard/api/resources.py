@@ -17,6 +17,7 @@ from tidemark_dashboard.api.parameters import Parameter, Values
 from tidemark_dashboard.api.problems import ProblemError, missing, wrong
 from tidemark_dashboard.fleet import FACT, LAST_SEEN, MEASURE, Filter, Order
 from tidemark_dashboard.health import now_ms
+from tidemark_dashboard.keys import of_key
 from tidemark_dashboard.service import EVERY_S, TIMEOUT_S, Alert
 from tidemark_dashboard.sources import Sources, Topic
 
@@ -231,8 +232,10 @@ async def _view(sources: Sources, given: Values) -> View:
 
 async def _series(sources: Sources, given: Values) -> tuple[View, str]:
     """A view and the text of the key. One `key` for several columns is a text of `keys`, in which they are joined."""
-    view, key = await _view(sources, given), given["key"]
-    return view, view.key(key[0] if len(key) == 1 else key)
+    view, given_key = await _view(sources, given), given["key"]
+    key = view.key(given_key[0] if len(given_key) == 1 else given_key)
+    of_key(view, key)
+    return view, key
 
 
 def _of_window(view: View, key: str) -> tuple[Topic, ...]:

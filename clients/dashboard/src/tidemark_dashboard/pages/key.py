@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tidemark_client import View, Window, queries
 from tidemark_dashboard import statistics
+from tidemark_dashboard.keys import of_key
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
 from tidemark_dashboard.pages.series import fitted, moves, newest, plot, span, spans, summary
 from tidemark_dashboard.pages.views import chosen
@@ -23,7 +24,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     if not key:
         msg = "The address names no key of the view"
         raise NotFoundError(msg)
-    view = view.of_key(key)
+    view = of_key(view, key)
     progress = await sources.look()
     final = progress.final if progress else 0
     keys = await sources.keys.of(view, final - view.retain_ms - view.window_ms)
