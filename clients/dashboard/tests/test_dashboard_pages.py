@@ -687,6 +687,12 @@ def test_days_of_the_zone_of_each_key_have_their_length_in_words_and_are_found(p
             assert (answer.status_code, "does not fit" in answer.text) == (400 if "api" in path else 404, True)
 
 
+def test_a_key_costs_no_walk_over_the_keys_of_its_view(pages: TestClient, world: World) -> None:
+    world.redis.config_resetstat()
+    assert "leeds" in get(pages, "/key?name=site&key=leeds&measure=power")
+    assert "cmdstat_zscan" not in world.redis.info("commandstats")
+
+
 def test_a_view_that_writes_its_open_values_less_often_says_how_old_they_may_be(
     pages: TestClient, world: World
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,7 @@ from tidemark_client import AsyncClient, Device, View, Window, Written, calendar
 from tidemark_client.calendars import Calendar
 from tidemark_dashboard import statistics
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
-from tidemark_dashboard.keys import Keys
+from tidemark_dashboard.keys import FORGET_MS, Keys, KeysOfViews
 from tidemark_dashboard.metrics import Samples
 from tidemark_dashboard.pages.views import _closed
 from tidemark_dashboard.texts import count, duration, moment, number, percent, points, seconds, shown
@@ -263,5 +265,33 @@ def test_keys_are_paged_in_their_order_both_ways() -> None:
     page, _, earlier, later = keys.page("", 2, after="b")
     assert ([key for key, _ in page], earlier, later) == (["c", "d"], True, False)
     assert [key for key, _ in keys.page("", 2, before="c")[0]] == ["a", "b"]
-    keys.forget(before=2)
-    assert [key for key, _ in keys.page("", 9)[0]] == ["a", "b", "c"]
+    keys.forget(before=FORGET_MS)
+    assert len(keys) == 0
+
+
+def test_keys_that_have_expired_are_looked_for_once_in_a_minute_of_event_time() -> None:
+    keys = Keys()
+    for start, each in ((0, "old"), (FORGET_MS + 1, "newer"), (FORGET_MS + 3, "newest")):
+        keys.touch(each, start)
+    sizes = []
+    for before in (FORGET_MS, FORGET_MS + 2, 2 * FORGET_MS):
+        keys.forget(before)
+        sizes.append(len(keys))
+    assert sizes == [2, 2, 0]
+
+
+def test_two_requests_for_the_keys_of_a_view_read_them_once() -> None:
+    reads = []
+
+    class Reader:
+        async def key_pages(self, view: str) -> AsyncIterator[list[tuple[str, int]]]:
+            reads.append(view)
+            await asyncio.sleep(0)
+            yield [("leeds", 5)]
+
+    async def read() -> list[int]:
+        of_views = KeysOfViews(cast("AsyncClient", Reader()))
+        return [len(each) for each in await asyncio.gather(*(of_views.of(view, 0) for _ in range(3)))]
+
+    view = View("site", ("site",), ("t",), 60_000, 60_000, 86_400_000)
+    assert (asyncio.run(read()), reads) == ([1, 1, 1], ["site"])

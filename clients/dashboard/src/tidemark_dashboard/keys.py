@@ -5,11 +5,17 @@ They are read once for each view (ZSCAN) and kept current by the change feed, wh
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, bisect_right
 
 from tidemark_client import AsyncClient, ContractError, KeyTextError, View
 from tidemark_client.calendars import zone
+from tidemark_client.names import Names
+from tidemark_client.steps import Query, Steps
 from tidemark_dashboard.fleet import LAST
+
+FORGET_MS = 60_000
+"""Of event time between two searches for keys that have expired."""
 
 
 class Keys:
@@ -19,17 +25,22 @@ class Keys:
         self._newest: dict[str, int] = {}
         self._sorted: list[str] = []
         self._is_sorted = True
+        self._forgotten = 0
+        self._turn = asyncio.Lock()
         self.is_complete = False
 
     def __len__(self) -> int:
         return len(self._newest)
 
     async def read(self, client: AsyncClient, view: View) -> None:
-        """Read all keys. What the feed names meanwhile is kept."""
-        async for page in client.key_pages(view.name):
-            for key, start in page:
-                self.touch(key, start)
-        self.is_complete = True
+        """Read all keys, unless they are read. What the feed names meanwhile is kept."""
+        async with self._turn:
+            if self.is_complete:
+                return
+            async for page in client.key_pages(view.name):
+                for key, start in page:
+                    self.touch(key, start)
+            self.is_complete = True
 
     def touch(self, key: str, start: int) -> bool:
         """Note a window of a key; returns whether the key is new."""
@@ -41,15 +52,14 @@ class Keys:
         return newest is None
 
     def forget(self, before: int) -> None:
-        """Remove the keys whose newest window starts before that: it has expired."""
+        """Remove the keys whose newest window starts before that: it has expired. At most once in FORGET_MS."""
+        if before < self._forgotten + FORGET_MS:
+            return
+        self._forgotten = before
         gone = [key for key, start in self._newest.items() if start < before]
         for key in gone:
             del self._newest[key]
         self._is_sorted = self._is_sorted and not gone
-
-    def newest(self, key: str) -> int | None:
-        """The start of a key's newest window."""
-        return self._newest.get(key)
 
     def page(
         self, prefix: str, size: int, *, after: str = "", before: str = ""
@@ -88,10 +98,19 @@ class KeysOfViews:
     async def of(self, view: View, expired_before: int) -> Keys:
         """The keys of a view. Raises what the client raises."""
         keys = self._views.setdefault(view.stored, Keys())
-        if not keys.is_complete:
-            await keys.read(self._client, view)
+        await keys.read(self._client, view)
         keys.forget(expired_before)
         return keys
+
+
+def newest_start(view: View, key: str) -> Query[int | None]:
+    """The start of a key's newest window; None for a key without one."""
+
+    def steps(names: Names) -> Steps[int | None]:
+        [score] = yield [("ZSCORE", names.store(key).keys(view.stored), key)]
+        return None if score is None else int(float(score))
+
+    return Query(steps)
 
 
 def of_key(view: View, key: str) -> View:

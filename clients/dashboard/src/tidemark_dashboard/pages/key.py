@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tidemark_client import View, Window, queries
 from tidemark_dashboard import statistics
-from tidemark_dashboard.keys import of_key
+from tidemark_dashboard.keys import newest_start, of_key
 from tidemark_dashboard.pages import NotFoundError, Page, Query, Shown, address
 from tidemark_dashboard.pages.series import fitted, moves, newest, plot, span, spans, summary
 from tidemark_dashboard.pages.views import chosen
@@ -27,9 +27,9 @@ async def read(sources: Sources, query: Query) -> Shown:
     view = of_key(view, key)
     progress = await sources.look()
     final = progress.final if progress else 0
-    keys = await sources.keys.of(view, final - view.retain_ms - view.window_ms)
-    start = keys.newest(key)
-    newest_end = final if start is None else view.end(start)
+    start = await sources.ask(newest_start(view, key))
+    has_expired = start is None or start < final - view.retain_ms - view.window_ms
+    newest_end = final if start is None or has_expired else view.end(start)
     stretch = span(view, newest_end, query.get("span", ""), query.get("until", ""))
     windows = await sources.ask(
         queries.windows(view.name, key, since=max(0, stretch.since), until=stretch.until, measure=measure)
