@@ -184,6 +184,13 @@ def test_a_device_that_the_feed_has_named_is_not_the_one_that_was_silent_longest
     assert fleet.page(fleet.ids(), Order("last_seen"), 0, 5) == ["us-3", "eu-1", "us-1", "US-2", "eu-2"]
 
 
+def test_a_page_s_answer_about_a_device_may_be_newer_than_one_on_its_way() -> None:
+    fleet = fleet_of(FLEET)
+    fleet.touch("US-2")
+    fleet.note("US-2", None)
+    assert fleet.waiting == 1, "it is read again"
+
+
 def test_a_hundred_thousand_devices_are_filtered_and_sorted_in_under_a_second() -> None:
     sites, models = [f"site-{number}" for number in range(60)], ["A", "B", "C"]
     facts = [(("site", site), ("model", model)) for site in sites for model in models]

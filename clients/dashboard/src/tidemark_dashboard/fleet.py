@@ -324,8 +324,7 @@ class Fleet:
     # What requests ask.
 
     def note(self, device_id: str, device: Device | None) -> None:
-        """Keep what a page has read of a device."""
-        self._stale.pop(device_id, None)
+        """Keep what a page has read of a device. An older answer that is still on its way may replace it: it stays stale."""
         self._put(device_id, device)
 
     def ids(self) -> list[str]:
