@@ -189,5 +189,6 @@ def pages(world: World, options: Options) -> Iterator[TestClient]:
     """The dashboard of `world`, when it has counted the fleet."""
     app = build(replace(options, hosts=("testserver",)))
     with TestClient(app, follow_redirects=False) as client:
+        app.state.site.sources.want_fleet()
         wait(lambda: app.state.site.sources.fleet.is_complete, "the fleet is counted")
         yield client

@@ -230,6 +230,41 @@ def test_a_fleet_that_is_being_read_when_the_rest_begins_is_read_again(shared_se
     assert asyncio.run(read()) == (False, True, len(DEVICES))
 
 
+def test_the_fleet_is_read_when_it_is_shown_and_a_device_without_a_change_is_no_news(
+    shared_server: Server, world: World
+) -> None:
+    calls: list[int] = []
+    looks: list[bool] = []
+
+    def is_shown() -> bool:
+        looks.append(len(looks) >= 3)
+        return looks[-1]
+
+    async def read() -> list[int]:
+        async with AsyncClient.from_url(shared_server.url) as reader:
+            wanted = asyncio.Event()
+            wanted.set()
+            fleet = Fleet(reader, wanted, lambda: calls.append(len(fleet)), is_shown)
+            reading = asyncio.create_task(fleet.run())
+            while len(looks) < 3:
+                await asyncio.sleep(0.02)
+            sizes = [len(fleet)]
+            while not fleet.is_complete:
+                await asyncio.sleep(0.02)
+            sizes.append(len(fleet))
+            while not reading.done():  # a client may turn a cancellation into an error of its own
+                reading.cancel()
+                await asyncio.wait([reading], timeout=0.2)
+            before = len(calls)
+            await fleet._read(DEVICES)
+            sizes.append(len(calls) - before)
+            world.become(DEVICES[0], "offline")
+            await fleet._read(DEVICES)
+            return [*sizes, len(calls) - before]
+
+    assert asyncio.run(read()) == [0, len(DEVICES), 0, 1]
+
+
 def test_times_may_be_milliseconds_iso_or_a_length_before_now(pages: TestClient, world: World, client: Client) -> None:
     start = world.now // WINDOW * WINDOW - 4 * WINDOW
     named = {"view": "site", "key": "leeds", "measure": "power"}

@@ -42,7 +42,7 @@ def test_the_page_follows_from_the_resources() -> None:
 def test_every_example_of_curl_has_an_answer(served: Served) -> None:
     for each in api_page.curls():
         words = shlex.split(each.replace(api_page.ADDRESS, served.url))
-        command = [*words, "--fail-with-body", "--retry", "10", "--noproxy", "*"]  # while the devices are counted
+        command = [*words, "--fail", "--retry", "10", "--noproxy", "*"]  # while the devices are counted
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, (each, done.stdout, done.stderr)
         assert json.loads(done.stdout), each

@@ -77,6 +77,7 @@ def served(world: World, options: Options) -> Iterator[Served]:
     world.now = int(time.time() * 1000) // 10_000 * 10_000 - 10_000
     world.step()
     with serving(options) as made:
+        made.site.sources.want_fleet()
         wait(lambda: made.site.sources.fleet.is_complete, "the fleet is counted")
         yield made
 
@@ -218,7 +219,8 @@ def test_a_redis_that_goes_away_makes_values_old_and_is_read_again_when_it_is_ba
             wait(lambda: "data-old" not in page.parts["freshness"], "live again")
             world.step()
             wait(lambda: page.parts["device_now"] != shown, "new values")
-            assert served.site.sources.fleet.total.all == 5
+            served.site.sources.want_fleet()
+            wait(lambda: served.site.sources.fleet.total.all == 5, "the fleet is counted")
     finally:
         server.redis.close()
         server.stop()

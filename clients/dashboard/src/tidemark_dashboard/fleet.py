@@ -131,9 +131,9 @@ class Survey:
 
 
 class Fleet:
-    """`on_change` is called after each round trip, when devices may have come, changed or gone.
+    """`on_change` is called after each round trip in which devices have come, changed or gone.
 
-    While `is_shown` is false the index is not kept current: no page shows it.
+    While `is_shown` is false nothing is read: no page shows the fleet.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Fleet:
         self._sent: set[str] = set()
         self._asked_s = 0.0
         self.is_complete = False
-        self.counted_ms = 0
+        self._has_changed = False
         self._generation = 0
 
     def __len__(self) -> int:
@@ -192,24 +192,25 @@ class Fleet:
         self.lost()
 
     async def run(self) -> None:
-        """Read and keep current, while a page is open, until the task is cancelled."""
+        """Read and keep current, while a page shows the fleet, until the task is cancelled."""
         read = -1
         while True:
             await self._wanted.wait()
             try:
-                if read != self._generation:
+                if not self._is_shown():
+                    await asyncio.sleep(IDLE_S)
+                elif read != self._generation:
                     generation = self._generation
                     await self._read_all(generation)
                     read = generation
-                elif self._is_shown():
-                    await self._keep_current()
                 else:
-                    await asyncio.sleep(IDLE_S)
+                    await self._keep_current()
             except TidemarkClientError:
                 await asyncio.sleep(RETRY_S)  # the reader of the feed reports it
 
     async def _read_all(self, generation: int) -> None:
         """Read all devices. Returns early when they have to be read again anyway."""
+        self._stale.clear()
         before = set(self._devices)
         meta = await self._client.meta()
         self.measures, self._asked_s = meta.measures, time.monotonic()
@@ -231,7 +232,7 @@ class Fleet:
         gone = list(before)
         for first in range(0, len(gone), AT_ONCE):
             await self._read(gone[first : first + AT_ONCE])
-        self.is_complete = generation == self._generation
+        self.is_complete, self._has_changed = generation == self._generation, True
         self._counted()
 
     async def _keep_current(self) -> None:
@@ -240,6 +241,7 @@ class Fleet:
         while self._stale and len(ids) < AT_ONCE:
             ids.append(self._stale.popitem(last=False)[0])
         if ids:
+            self._has_changed = True  # fewer devices wait
             await self._read(ids)
             await asyncio.sleep(max(0.05, REST * (time.monotonic() - began)))
             return
@@ -257,9 +259,10 @@ class Fleet:
     async def _read(self, ids: list[str]) -> set[str]:
         """Read devices; returns their ids. Of devices whose facts are known, only the fields that change often are read."""
         if ids:
-            unknown = []
-            questions = [_standing(each, self.measures) for each in ids]
-            for each, seen in zip(ids, await self._client.ask_all(questions), strict=True):
+            unknown = [each for each in ids if each not in self._devices]
+            listed = [each for each in ids if each in self._devices]
+            questions = [_standing(each, self.measures) for each in listed]
+            for each, seen in zip(listed, await self._client.ask_all(questions), strict=True):
                 known = self._devices.get(each)
                 if known is None or seen is None or seen.reference != known.reference:
                     unknown.append(each)
@@ -273,15 +276,16 @@ class Fleet:
         return set(ids)
 
     def _counted(self) -> None:
-        self.counted_ms = now_ms()
-        self._on_change()
+        if self._has_changed:
+            self._has_changed = False
+            self._on_change()
 
     def _put(self, device_id: str, device: Device | None) -> None:
         old = self._devices.get(device_id)
         if device is None:
             if old is not None:
                 del self._devices[device_id]
-                self._is_sorted = False
+                self._is_sorted, self._has_changed = False, True
                 self._count(old, -1)
             return
         facts = tuple(device.attributes.items())
@@ -304,6 +308,7 @@ class Fleet:
 
     def _replace(self, old: Standing | None, new: Standing, device_id: str) -> None:
         self._devices[device_id] = new
+        self._has_changed = self._has_changed or new != old
         if len(self._sent) < len(self.measures):
             self._sent.update(name for name, value in zip(self.measures, new.values, strict=False) if value is not None)
         if old is not None:
