@@ -85,11 +85,12 @@ def test_the_pipeline_shows_the_newest_rejects_decoded(world: World, options: Op
     command.put(
         {"device": "eu-001", "detail": "temperature 999 is not within -60 and 120"},
         {"device": None, "detail": "no Avro", "broker_ms": 1_790_000_005_000},
+        {"device": "eu-003", "detail": "of an array", "broker_ms": 1_790_000_009_000, "index": 3},
     )
     with pages(options, command.words) as client:
         html = shown(client, "/pipeline", "temperature 999 is not within")
-        places = re.findall(r'<tr data-key="(readings\[\d\]@\d+)"', html)
-        assert places == ["readings[2]@1", "readings[2]@0"]
+        places = re.findall(r'<tr data-key="(readings\[\d\]@[\d#]+)"', html)
+        assert places == ["readings[2]@2#3", "readings[2]@1", "readings[2]@0"]
         assert '<a class="id" href="/device?id=eu-001">' in html
     assert command.asked == [["--json", "-n", "20", "--since", "10m"]]
 

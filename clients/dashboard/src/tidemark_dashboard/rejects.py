@@ -132,7 +132,8 @@ def _parsed(out: bytes) -> Iterator[Reject]:
     for line in out.splitlines():
         with suppress(ValueError, KeyError, TypeError):
             each = json.loads(line)
-            place = f"{each['topic']}[{each['partition']}]@{each['offset']}"
+            index = f"#{each['index']}" if "index" in each else ""
+            place = f"{each['topic']}[{each['partition']}]@{each['offset']}{index}"
             yield Reject(
                 place, int(each["broker_ms"]), str(each["reason"]), str(each["detail"]), str(each["device"] or "")
             )
