@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
@@ -22,6 +23,7 @@ from load.fleet.payloads import PAGE
 from tidemark_dashboard import rejects
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options
+from tidemark_dashboard.rejects import REST, Rejects
 
 PROGRAM = """
 import json, sys, pathlib
@@ -108,6 +110,39 @@ def test_an_answer_is_kept_and_not_asked_for_again_at_once(world: World, options
         for _ in range(20):
             client.get("/pipeline")
     assert len(command.asked) == 1
+
+
+def test_a_command_that_takes_long_rests_longer(command: Command) -> None:
+    async def rest_s() -> float:
+        slow = Rejects((sys.executable, "-c", "import time; time.sleep(2)"), lambda _: None)
+        slow.newest()
+        await asyncio.gather(*slow._tasks.values())
+        return slow._runs[""].until_s - slow._runs[""].ended_s
+
+    assert asyncio.run(rest_s()) > REST * 2
+
+
+def test_the_command_does_not_run_again_while_the_service_counts_no_new_reject(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EVERY_S", "REST"):
+        monkeypatch.setattr(rejects, name, 0.0)
+
+    async def runs() -> list[int]:
+        asked = []
+        counts: list[float | None] = [5, 5, 6, None, None]
+        newest = Rejects(command.words, lambda _: None, lambda: counts[0])
+        while counts:
+            newest.newest()
+            await asyncio.gather(*newest._tasks.values())
+            asked.append(len(command.asked))
+            counts.pop(0)
+        return asked
+
+    assert asyncio.run(runs()) == [1, 1, 2, 3, 4]
+    command.put({"device": "eu-001", "detail": "found"})
+    monkeypatch.setattr(rejects, "KEPT_S", 0.0)
+    assert asyncio.run(runs()) == [5, 6, 7, 8, 9], "rejects that are older than ten minutes by now go"
 
 
 def test_a_device_of_any_name_is_one_word_of_the_command_and_its_rejects_are_text(

@@ -12,14 +12,16 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark_dashboard.health import now_ms
 
 SHOWN = 20
 SINCE = "10m"
-EVERY_S = 30.0
-"""Between two runs for the same question."""
+EVERY_S, REST = 30.0, 19.0
+"""Between two runs for the same question, and for so many times the length of the last one: a twentieth of a core."""
+KEPT_S = 600.0
+"""After so long the answer of a run has rejects that are not of the last ten minutes any more."""
 PATIENCE_S = 60.0
 MOST_BYTES = 1 << 20
 MOST_QUESTIONS = 50
@@ -46,16 +48,31 @@ class Answer:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The last run for a question, until when there is no other one, and how many rejects there were when it began."""
+
+    ended_s: float
+    until_s: float
+    counted: float | None
+
+
 class Rejects:
     """`command` prints rejects as JSON, one a line, with the options that are added; () for none.
 
-    `on_change` is called with the device of an answer, "" for all devices.
+    `on_change` is called with the device of an answer, "" for all devices. `counted` returns how many rejects the service has
+    published, None where that is not known: the command does not run again while there are no new ones.
     """
 
-    def __init__(self, command: Sequence[str], on_change: Callable[[str], None]) -> None:
-        self._command, self._on_change = tuple(command), on_change
+    def __init__(
+        self,
+        command: Sequence[str],
+        on_change: Callable[[str], None],
+        counted: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self._command, self._on_change, self._counted = tuple(command), on_change, counted
         self._answers: dict[str, Answer] = {}
-        self._asked_s: dict[str, float] = {}
+        self._runs: dict[str, _Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Semaphore(1)
 
@@ -66,10 +83,23 @@ class Rejects:
 
     def newest(self, device: str = "") -> Answer | None:
         """The last answer, None before the first one; an old one is asked for again."""
-        is_old = time.monotonic() - self._asked_s.get(device, -EVERY_S) >= EVERY_S
-        if self._command and is_old and device not in self._tasks and len(self._tasks) < MOST_QUESTIONS:
+        is_free = device not in self._tasks and len(self._tasks) < MOST_QUESTIONS
+        if self._command and is_free and self._is_due(device):
             self._tasks[device] = asyncio.create_task(self._ask(device))
         return self._answers.get(device)
+
+    def _is_due(self, device: str) -> bool:
+        run, answer, now_s = self._runs.get(device), self._answers.get(device), time.monotonic()
+        if run is None or answer is None:
+            return True
+        if now_s < run.until_s:
+            return False
+        if run.counted is None or run.counted != self._counted() or answer.error:
+            return True
+        if answer.rejects:
+            return now_s > run.ended_s + KEPT_S
+        self._answers[device] = replace(answer, at_ms=now_ms())  # there are still none
+        return False
 
     async def close(self) -> None:
         """End the commands that run."""
@@ -81,13 +111,15 @@ class Rejects:
     async def _ask(self, device: str) -> None:
         try:
             async with self._turn:
+                began_s, counted = time.monotonic(), self._counted()
                 answer = await self._run(device)
+            ended_s = time.monotonic()
             self._answers.pop(device, None)
             self._answers[device] = answer
-            self._asked_s[device] = time.monotonic()
+            self._runs[device] = _Run(ended_s, ended_s + max(EVERY_S, REST * (ended_s - began_s)), counted)
             while len(self._answers) > MOST_QUESTIONS:
                 oldest = next(iter(self._answers))
-                del self._answers[oldest], self._asked_s[oldest]
+                del self._answers[oldest], self._runs[oldest]
         finally:
             del self._tasks[device]
         self._on_change(device)

@@ -17,7 +17,7 @@ from tidemark_dashboard.keys import KeysOfViews
 from tidemark_dashboard.logins import PasswordFile, without_login
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.rejects import Rejects
-from tidemark_dashboard.service import Service
+from tidemark_dashboard.service import EVERY_S, TIMEOUT_S, Service
 
 T = TypeVar("T")
 Topic = tuple[str, ...]
@@ -77,7 +77,7 @@ class Sources:
         self.fleet = Fleet(self.client, self.wanted, lambda: self.mark(("fleet",)), self._shows_fleet)
         self.keys = KeysOfViews(self.client)
         self.service = Service(options.service, options.prometheus, self.wanted, lambda: self.mark(("service",)))
-        self.rejects = Rejects(options.rejects, lambda device: self.mark(("rejects", device)))
+        self.rejects = Rejects(options.rejects, lambda device: self.mark(("rejects", device)), self._counted_rejects)
         self._feed = Feed(self.client, self.redis, self.wanted, self._on_places, self._on_lost)
         self._interests: dict[Topic, set[Callable[[], None]]] = {}
         self._on_pulse: set[Callable[[], None]] = set()
@@ -176,6 +176,12 @@ class Sources:
                     self.fleet.touch(place.key)
                 self.mark(("device", place.key))
 
+    def _counted_rejects(self) -> float | None:
+        """How many rejects the service has published; None where its last answer is old."""
+        looks = self.service.looks
+        is_old = not looks or now_ms() - looks[-1].at_ms > 1000 * (EVERY_S + 2 * TIMEOUT_S)
+        return None if is_old else looks[-1].samples.sum("tidemark_rejects_total")
+
     def _on_lost(self) -> None:
         self.fleet.lost()
         self.keys.lost()
@@ -209,6 +215,11 @@ class Sources:
         self.redis.answered("")
         return meta
 
+    @property
+    def recent(self) -> Progress | None:
+        """Progress, None where it was not asked for lately."""
+        return self.progress if time.monotonic() - self._asked_s < 3 * PULSE_S else None
+
     async def look(self) -> Progress | None:
         """Progress, at most PULSE_S old. Raises what the client raises."""
         if time.monotonic() - self._asked_s > PULSE_S / 2 or self.redis.is_away:
@@ -226,11 +237,6 @@ class Sources:
         if service.is_known:
             state = service.status.get("state", "")
             if service.health.is_away:
-    @property
-    def recent(self) -> Progress | None:
-        """Progress, None where it was not asked for lately."""
-        return self.progress if time.monotonic() - self._asked_s < 3 * PULSE_S else None
-
                 steps.append(Step(False, f"The service does not answer at {service.url}: {service.health.reason}"))
             else:
                 text = f"The service is {state}" if state else f"The service is asked at {service.url}"
