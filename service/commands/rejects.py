@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heappop, heappush
 from itertools import islice
 from pathlib import Path
@@ -72,12 +73,21 @@ def _time_ms(option: str, text: str | None) -> int | None:
         raise SettingsError(what) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Entry:
+    """A reject that is decoded when its fields are asked for: of many, a list shows the newest."""
+
     reject: Reject
-    seen: Dissected
-    device: str | None
     state: str
+    dissector: dissect.Dissector
+
+    @cached_property
+    def seen(self) -> Dissected:
+        return self.dissector(self.reject.place.topic, self.reject.value, self.reject.headers)
+
+    @cached_property
+    def device(self) -> str | None:
+        return self.dissector.device(self.seen, Metadata.of(self.reject))
 
     def document(self, loaded: settings.Settings) -> dict[str, Any]:
         """For machines: bytes are base 64."""
@@ -116,10 +126,9 @@ def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entr
         left.discard(reject.place)
         if selection.state and state != selection.state:
             continue
-        seen = dissector(reject.place.topic, reject.value, reject.headers)
-        device = dissector.device(seen, Metadata.of(reject))
-        if selection.device is None or device == selection.device:
-            yield _Entry(reject, seen, device, state)
+        entry = _Entry(reject, state, dissector)
+        if selection.device is None or entry.device == selection.device:
+            yield entry
         if places and not left:
             return
 
@@ -132,17 +141,20 @@ def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
     loaded = matching.resolved(settings.load(selection.config))
     counts: Counter[tuple[str, str]] = Counter()
     most = LINES if lines is None and not as_json else lines
-    newest: list[tuple[int, Coordinates, str | list[str]]] = []  # a heap: the rejects come partition by partition
+    newest: list[tuple[int, Coordinates, Any]] = []  # a heap: the rejects come partition by partition
+
+    def shown(entry: _Entry) -> str | list[str]:
+        return document(entry.document(loaded)) if as_json else _row(entry, loaded)
+
     for entry in _selected(selection, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
         if most is not None and len(newest) >= most and (not most or (reject.broker_ms, reject.place) < newest[0][:2]):
             continue
-        row = document(entry.document(loaded)) if as_json else _row(entry, loaded)
-        heappush(newest, (reject.broker_ms, reject.place, row))
+        heappush(newest, (reject.broker_ms, reject.place, shown(entry) if most is None else entry))
         if most is not None and len(newest) > most:
             heappop(newest)
-    rows = [row for _, _, row in sorted(newest, key=lambda each: each[:2])]
+    rows = [each if most is None else shown(each) for _, _, each in sorted(newest, key=lambda each: each[:2])]
     if as_json:
         for row in rows:
             say(row)
@@ -190,8 +202,7 @@ def show(selection: Selection, *, as_json: bool) -> int:
     for entry in _selected(selection, loaded):
         [complete] = reject_log.complete(loaded.kafka, [entry.reject], forms)
         if complete is not None and complete is not entry.reject:
-            seen = dissector(complete.place.topic, complete.value, complete.headers)
-            entry = _Entry(complete, seen, dissector.device(seen, Metadata.of(complete)), entry.state)  # noqa: PLW2901
+            entry = _Entry(complete, entry.state, dissector)  # noqa: PLW2901
         shown += 1
         lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
         for line in lines:

@@ -213,8 +213,35 @@ def test_a_duration_is_exact_below_ten_minutes_and_short_above() -> None:
 def test_a_reject_with_a_number_that_json_does_not_have_is_json() -> None:
     seen = dissect.Dissected({"temp": float("nan"), "hum": [float("-inf")]}, {}, 1)
     reject = Reject(Coordinates("readings", 0, 1), "not_finite", "temp = nan", NOW_MS, 1, 1, b"a", b"x", ())
-    shown = document(rejects._all(rejects._Entry(reject, seen, "a", "open"), settings()))
+    entry = rejects._Entry(reject, "open", dissect.Dissector(settings()))
+    vars(entry).update(seen=seen, device="a")
+    shown = document(rejects._all(entry, settings()))
     assert json.loads(shown, parse_constant=pytest.fail)["decoded"] == {"temp": "NaN", "hum": ["-Infinity"]}
+
+
+def test_of_many_rejects_those_that_are_listed_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = [
+        Reject(Coordinates("readings", 0, number), "late", "", NOW_MS + number, 1, 1, None, b'{"device_id": "d1"}', ())
+        for number in range(100)
+    ]
+    (tmp_path / "json.toml").write_text(
+        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
+        '[input]\nformat = "json"\nmeasures = { t = "t" }\n[[views]]\nname = "all"\nwindow = "1 m"\n'
+        '[redis]\nurl = "redis://localhost"\n'
+    )
+    monkeypatch.setattr(rejects.marks, "read", lambda _: {})
+    monkeypatch.setattr(rejects.reject_log, "read", lambda *_: found)
+    decoded, usual = list[int](), dissect.dissect
+    monkeypatch.setattr(dissect, "dissect", lambda *given: decoded.append(1) or usual(*given))
+    selection = rejects.Selection(tmp_path / "json.toml")
+    for as_json in (True, False):
+        decoded.clear()
+        assert rejects.list_(selection, 20, as_json=as_json) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert (len(decoded), sum("readings" in line for line in shown)) == (20, 20)
+    assert "readings[0]@99" in shown[20], "the newest is the last"
 
 
 def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
