@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 import psutil
 
@@ -17,16 +18,22 @@ SETTLE_S = 3.0
 def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) -> dict[str, float]:
     """Return the mean batch without pages and with ten of them, and the median of the ratios of neighbours.
 
-    Without pages, the dashboard is paused: else it would go on reading for a minute after the last page was closed.
+    Without pages, the dashboard and the command that lists rejects for it are paused: else they would go on reading for a minute
+    after the last page was closed.
     """
     device = testbed.fleet.names[0]
     without, with_pages, cores = [], [], []
     process = psutil.Process(dashboard.pid)
     for _ in range(pairs):
         dashboard.pause()
+        children = process.children(recursive=True)
+        for child in children:
+            child.suspend()
         try:
             without.append(_batch_ms(testbed, seconds))
         finally:
+            for child in children:
+                child.resume()
             dashboard.resume()
         with Readers(dashboard.url, device) as readers:
             used, began = _cpu_s(process), time.monotonic()
@@ -55,8 +62,12 @@ def _batch_ms(testbed: Testbed, seconds: float) -> float:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    """Return the CPU time of a process, of its children that have ended, and of those that run."""
+    cpu_s = float(sum(process.cpu_times()[:4]))
+    for child in process.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            cpu_s += float(sum(child.cpu_times()[:4]))
+    return cpu_s
 
 
 def _sum(metrics: Mapping[str, float]) -> float:
