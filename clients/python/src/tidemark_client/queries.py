@@ -350,7 +350,9 @@ def value(place: Place) -> Query[Window | Session | Device | Progress | None]:
 
 
 def together(questions: Iterable[Query[Any]]) -> Query[list[Any]]:
-    """Their answers in their order, in as many round trips as the longest of them needs."""
+    """Their answers in their order, in as many round trips as the longest of them needs. Equal commands of a round trip are sent
+    once.
+    """
     asked = list(questions)
     if any(query.pauses for query in asked):
         msg = "a snapshot is not asked together with other queries: give all of them to one snapshot"
@@ -361,8 +363,8 @@ def together(questions: Iterable[Query[Any]]) -> Query[list[Any]]:
         answers: list[Any] = [None] * len(asked)
         replies: dict[int, list[Any]] = {}
         while running:
-            commands: list[Command] = []
-            spans: dict[int, slice] = {}
+            commands: dict[Command, int] = {}
+            places: dict[int, list[int]] = {}
             for number, each in list(running.items()):
                 try:
                     step = cast("list[Command]", each.send(replies[number]) if number in replies else next(each))
@@ -370,11 +372,10 @@ def together(questions: Iterable[Query[Any]]) -> Query[list[Any]]:
                     answers[number] = end.value
                     del running[number]
                     continue
-                spans[number] = slice(len(commands), len(commands) + len(step))
-                commands += step
+                places[number] = [commands.setdefault(command, len(commands)) for command in step]
             if commands:
-                answer = yield commands
-                replies = {number: answer[span] for number, span in spans.items()}
+                answer = yield list(commands)
+                replies = {number: [answer[place] for place in each] for number, each in places.items()}
         return answers
 
     return Query(steps)

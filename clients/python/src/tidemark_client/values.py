@@ -187,8 +187,9 @@ class Meta:
     """The value at which counters in sessions begin again at 0; None if a step down counts from 0."""
 
     @staticmethod
+    @lru_cache(maxsize=16)
     def of(text: str, key: str) -> Meta:
-        """The meta that a key has. Raises ContractError."""
+        """The meta that a key has. Raises ContractError. Each query of windows asks for it, with one text."""
         try:
             document = json.loads(text)
             contract, sessions = document["contract"], document.get("sessions")
