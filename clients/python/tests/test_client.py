@@ -441,6 +441,19 @@ def test_more_changes_than_one_answer_has_come_all_in_order(client: Any, server:
     assert [next(following).id for _ in ids] == ids
 
 
+def test_changes_after_an_entry_are_read_with_that_entry_alone(client: Any, server: Server) -> None:
+    entry = {"kind": "device", "keys": '["tidemark:device:d1"]', "epoch": "2", "batch": "7"}
+    for each in ("1-1", "1-5", "1-9"):
+        server.redis.xadd("tidemark:changes", entry, id=each)
+    client.changes("1-1")
+    server.redis.config_resetstat()
+    assert [each.id for each in client.changes("1-1")] == ["1-5", "1-9"]
+    assert client.changes("1-9") == []
+    calls = {name: each["calls"] for name, each in server.redis.info("commandstats").items() if "_x" in name}
+    assert calls == {"cmdstat_xrange": 2}
+    assert [each.id for each in client.changes("1-6")] == ["1-9"], "after an id of no entry"
+
+
 def test_lost_changes_are_noticed(client: Any, server: Server) -> None:
     first, *_ = [announce(server, f"tidemark:device:d{number}") for number in range(5)]
     server.redis.xtrim("tidemark:changes", maxlen=2, approximate=False)

@@ -51,16 +51,20 @@ def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
             feeds = [store.changes for store in names.stores]
             first.append(("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *feeds, *ids))
         count = max(1, ENTRIES // names.shards)
-        reads = [read for store, last in zip(names.stores, ids) for read in _reads(store, last, count)]
+        # From the last entry on: while Redis has it, none after it was trimmed away.
+        reads = [("XRANGE", store.changes, last, "+", "COUNT", count + 1) for store, last in zip(names.stores, ids)]
         replies = yield [*first, *reads]
         if names.shards > 1:
             layout.check_meta(names, replies[0])
         replies = replies[len(first) :]
         found = []
-        for number, store in enumerate(names.stores):
-            entries, oldest, newest = replies[3 * number : 3 * number + 3]
-            _check_that_none_is_lost(store, ids[number], oldest, newest)
-            found += [(_position(after, entry_id), number, entry_id, fields) for entry_id, fields in entries]
+        for number, (store, entries) in enumerate(zip(names.stores, replies)):
+            last = _position(after, ids[number])
+            has_last = bool(entries) and _position(after, entries[0][0]) == last
+            if not has_last and any(last):
+                yield from _check_that_none_is_lost(store, ids[number])
+            chosen = entries[1:] if has_last else entries[:count]
+            found += [(_position(after, entry_id), number, entry_id, fields) for entry_id, fields in chosen]
         if not any(replies):
             yield from layout.check(names)
         answer = []
@@ -70,12 +74,6 @@ def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
         return answer
 
     return Query(steps)
-
-
-def _reads(store: Names, last: str, count: int) -> list[Command]:
-    # The oldest entry is read after the others: what was answered was not trimmed in between.
-    entries = ("XRANGE", store.changes, f"({last}", "+", "COUNT", count)
-    return [entries, ("XRANGE", store.changes, "-", "+", "COUNT", 1), _newest(store)]
 
 
 def _newest(store: Names) -> Command:
@@ -100,11 +98,11 @@ def _wait(names: Names, ids: list[str], block_ms: int) -> Steps[None]:
         yield [("XREAD", "COUNT", 1, "BLOCK", turn_ms, "STREAMS", feed, after)]
 
 
-def _check_that_none_is_lost(store: Names, last: str, oldest: list[Any], newest: list[Any]) -> None:
+def _check_that_none_is_lost(store: Names, last: str) -> Steps[None]:
+    """To be asked after the entries: what was answered was not trimmed in between."""
+    oldest, newest = yield [("XRANGE", store.changes, "-", "+", "COUNT", 1), _newest(store)]
     position = _position(last, last)
-    lowest, highest = (_position(last, _id(each)) if each else None for each in (oldest, newest))
-    is_lost = position > (0, 0) and (lowest is None or lowest > position)
-    if is_lost or (highest is not None and highest < position):
+    if not oldest or not newest or not _position(last, _id(oldest)) <= position <= _position(last, _id(newest)):
         msg = (
             f"{store.changes}: entries after {last} were trimmed away, or Redis has lost them. Read the keys again and follow "
             "from the end; a longer redis.feed_length of the service keeps more"
