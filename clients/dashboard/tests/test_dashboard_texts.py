@@ -11,10 +11,12 @@ from typing import cast
 
 import pytest
 
-from tidemark_client import AsyncClient, Device, View, Window, Written, calendars
+from tidemark_client import AsyncClient, Change, Device, View, Window, Written, calendars
 from tidemark_client.calendars import Calendar
 from tidemark_dashboard import statistics
+from tidemark_dashboard.feed import REST_S, Feed
 from tidemark_dashboard.fleet import STATUSES, Counts, Filter, Fleet, Order, Standing
+from tidemark_dashboard.health import Health
 from tidemark_dashboard.keys import FORGET_MS, Keys, KeysOfViews
 from tidemark_dashboard.metrics import Samples
 from tidemark_dashboard.pages.views import _closed
@@ -285,6 +287,28 @@ def test_keys_that_have_expired_are_looked_for_once_in_a_minute_of_event_time() 
         keys.forget(before)
         sizes.append(len(keys))
     assert sizes == [2, 2, 0]
+
+
+def test_the_feed_is_asked_some_times_a_second_however_many_entries_come_one_by_one() -> None:
+    class Reader:
+        reads = 0
+
+        async def end_of_feed(self) -> str:
+            return "0-0"
+
+        async def changes(self, after: str, block_s: float) -> list[Change]:
+            self.reads += 1
+            if self.reads > 4:
+                raise EOFError
+            return [Change("1-1", "device", (), 1, 1)]
+
+    wanted = asyncio.Event()
+    wanted.set()
+    feed = Feed(cast("AsyncClient", Reader()), Health(), wanted, lambda _: None, lambda: None)
+    began = time.monotonic()
+    with pytest.raises(EOFError):
+        asyncio.run(feed.run())
+    assert time.monotonic() - began >= 4 * REST_S
 
 
 def test_two_requests_for_the_keys_of_a_view_read_them_once() -> None:

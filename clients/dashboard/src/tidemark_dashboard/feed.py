@@ -12,6 +12,8 @@ from tidemark_dashboard.health import Health
 
 BLOCK_S = 1.0
 RETRY_S = 1.0
+REST_S = 0.1
+"""After an answer: a batch has many entries, and is written for longer than one of them is read."""
 BEHIND_S = 10.0
 """After so long of full answers the reader gives up the entries in between, and everything is read again."""
 
@@ -54,7 +56,8 @@ class Feed:
             behind_since = (behind_since or time.monotonic()) if entries >= ENTRIES // 2 else None
             if behind_since is not None and time.monotonic() - behind_since > BEHIND_S:
                 self._last, behind_since = None, None
-            await asyncio.sleep(0)  # a long backlog leaves the other tasks their turn
+            # A long backlog leaves the other tasks their turn.
+            await asyncio.sleep(0 if entries >= ENTRIES // 2 else REST_S)
 
     async def _read(self) -> int:
         """Read the next entries; returns how many there were."""
