@@ -410,17 +410,24 @@ def test_the_login_of_an_address_is_on_no_page() -> None:
         assert address in reason
 
 
-def test_a_process_of_several_pipelines_is_named_with_what_to_give() -> None:
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        ('{"pipelines": {"plant": {}, "fleet": {}}}', "has the pipelines plant, fleet: --service ends with"),
+        ('{"batches": [{"batch": 1}]}', "finished_ms"),
+    ],
+)
+def test_a_service_whose_status_cannot_be_shown_is_away_and_the_reason_is_named(status: str, reason: str) -> None:
+    answers = {"/status": status, "/metrics": "", "/conditions": '{"conditions": []}', "/history": "{}"}
+
     async def ask() -> Service:
         service = Service("http://svc:9400", "", asyncio.Event(), lambda: None)
-        transport = httpx2.MockTransport(
-            lambda _: httpx2.Response(200, text='{"pipelines": {"plant": {}, "fleet": {}}}')
-        )
+        transport = httpx2.MockTransport(lambda request: httpx2.Response(200, text=answers[request.url.path]))
         async with httpx2.AsyncClient(transport=transport) as client:
             await service._ask_service(client)
         return service
 
-    assert "has the pipelines plant, fleet: --service ends with" in asyncio.run(ask()).health.reason
+    assert reason in asyncio.run(ask()).health.reason
 
 
 def test_the_login_of_an_address_is_not_in_the_message_that_refuses_it() -> None:

@@ -112,19 +112,19 @@ class Service:
                 conditions = await self._ask_conditions(client)
                 await self._ask_course(client)
         except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            # A batch that is repeated replaces itself; a rebuild begins again with number 0.
+            known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
+            batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
             self.health.failed(str(error) or type(error).__name__)
             return
         self.health.answered()
-        self.status, self.conditions = status, conditions
+        self.status, self.conditions, self.batches = status, conditions, batches
         at_ms = now_ms()
         self.looks.append(Look(at_ms, samples))
         while self.looks[0].at_ms < at_ms - 1000 * KEPT_S:
             self.looks.popleft()
         epoch = status.get("epoch") or 0
         self.epochs.setdefault(epoch, at_ms)
-        # A batch that is repeated replaces itself; a rebuild begins again with number 0.
-        known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
-        self.batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
 
     async def _ask_conditions(self, client: httpx2.AsyncClient) -> list[Alert]:
         document = json.loads(await _get(client, f"{self.url}/conditions{self._query}"))
