@@ -184,6 +184,7 @@ def test_a_pipeline_of_several_is_asked_by_its_name(world: World, options: Optio
     try:
         with serving(replace(options, service=url)) as served, browsing(f"{served.url}/events/pipeline") as page:
             wait(lambda: 'data-level="live"' in page.parts["freshness"], "live")
+        assert answers.encodings == {"identity"}, "the service compresses nothing for the page"
     finally:
         answers.close()
 

@@ -214,10 +214,12 @@ class Answers:
         self.alerts: list[dict[str, Any]] = []
         self.conditions: list[dict[str, Any]] = []
         self.history = history([(1_800_000_000_000, 1.0, {})], 1_799_000_000_000)
+        self.encodings: set[str] = set()
         answers = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                answers.encodings.add(self.headers["Accept-Encoding"])
                 alerts = {"status": "success", "data": {"alerts": answers.alerts}}
                 bodies = {
                     f"/status{query}": json.dumps(answers.status),

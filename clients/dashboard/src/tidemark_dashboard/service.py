@@ -82,7 +82,8 @@ class Service:
     async def run(self) -> None:
         """Ask until the task is cancelled."""
         limits = httpx2.Limits(max_connections=4)
-        async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
+        plain = {"Accept-Encoding": "identity"}  # to compress /metrics costs the service as much as to write it
+        async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False, headers=plain) as client:
             while True:
                 await self._wanted.wait()
                 if self.url:
@@ -111,10 +112,10 @@ class Service:
                 self._conditions_asked_s = time.monotonic()
                 conditions = await self._ask_conditions(client)
                 await self._ask_course(client)
-        except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             # A batch that is repeated replaces itself; a rebuild begins again with number 0.
             known = {each["batch"]: each for each in [*self.batches, *status["batches"]]}
             batches = sorted(known.values(), key=lambda each: each["finished_ms"])[-KEPT_BATCHES:]
+        except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             self.health.failed(str(error) or type(error).__name__)
             return
         self.health.answered()
