@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
@@ -59,6 +60,8 @@ class Site:
             banded=statistics.BANDED,
             has_token=bool(options.token_file),
         )
+        # Each page asks for it each second.
+        self.freshness_part = lru_cache(maxsize=16)(lambda found: self.part("freshness", {"freshness": found}))
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -118,7 +121,7 @@ class Site:
             return Rendered({name: self.part(name, context) for name in page.parts}, shown.topics)
 
         def freshness(read: Progress | None) -> dict[str, str]:
-            parts = {"freshness": self.part("freshness", {"freshness": self.sources.freshness(read)})}
+            parts = {"freshness": self.freshness_part(self.sources.freshness(read))}
             if self.sources.redis.is_away or self.sources.redis.lacks:  # a page that waits has a part more
                 parts["waiting"] = self.part("waiting", {"steps": self.sources.awaited()})
             return parts
