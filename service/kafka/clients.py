@@ -99,6 +99,17 @@ def producer(kafka: Kafka, name: str, options: Options | None = None) -> Produce
         raise _unusable(error) from error
 
 
+def produce(producer: Producer, topic: str, **record: Any) -> None:
+    """Queue a record for delivery. While the queue is full, wait for deliveries. Raises KafkaException."""
+    while True:
+        try:
+            producer.produce(topic, **record)
+        except BufferError:
+            producer.poll(0.1)
+        else:
+            return
+
+
 def admin(kafka: Kafka) -> AdminClient:
     """Return an admin client for one request from the main thread; keep it until the answer. Raises SettingsError.
 

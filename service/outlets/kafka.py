@@ -130,8 +130,8 @@ class Kafka:
             raise OutletError(what)
         producer.begin_transaction()
         for key, value in pairs:
-            _produce(producer, self._options.topic, key, value)
-        _produce(producer, self._positions, self._id.encode(), position.to_json().encode())
+            clients.produce(producer, self._options.topic, value=value, key=key)
+        clients.produce(producer, self._positions, value=position.to_json().encode(), key=self._id.encode())
         # It waits for the deliveries, and fails if one of them failed.
         producer.commit_transaction(DELIVERY_S)
 
@@ -258,13 +258,3 @@ def _plain(rows: pa.Table) -> pa.Table:
     """Rows with times as ms since the epoch."""
     fields = [field.with_type(pa.int64()) if field.type == TIME else field for field in rows.schema]
     return rows.cast(pa.schema(fields))
-
-
-def _produce(producer: Producer, topic: str, key: bytes, value: bytes) -> None:
-    while True:
-        try:
-            producer.produce(topic, value=value, key=key)
-        except BufferError:
-            producer.poll(0.1)
-        else:
-            return

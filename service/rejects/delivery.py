@@ -223,19 +223,13 @@ class RejectProducer:
                 self._error = error
                 self._failed += 1
 
-        while True:
-            try:
-                self._producer.produce(
-                    topic, value=form.value, key=form.key, headers=[*form.headers], on_delivery=failed
-                )
-            except BufferError:
-                self._producer.poll(0.1)  # the queue is full: deliver some first
-            except KafkaException as problem:
-                failed(problem.args[0], None)
-                return
-            else:
-                self._producer.poll(0)
-                return
+        record = {"value": form.value, "key": form.key, "headers": [*form.headers]}
+        try:
+            clients.produce(self._producer, topic, **record, on_delivery=failed)
+        except KafkaException as problem:
+            failed(problem.args[0], None)
+        else:
+            self._producer.poll(0)
 
 
 _producers: dict[tuple[object, ...], Kept[RejectProducer]] = {}

@@ -60,15 +60,8 @@ def write(kafka: Kafka, marks: Iterable[Mark]) -> None:
         end = "" if mark.state in ENDS else "/taken"
         key = f"{mark.place.partition}/{mark.place.number}{end}"
         value = json.dumps({"state": mark.state, "at_ms": clock.now_ms(), **mark.details})
-        while True:
-            try:
-                producer.produce(
-                    kafka.marks_topic(mark.place.topic), value.encode(), key.encode(), on_delivery=delivered
-                )
-            except BufferError:
-                producer.poll(0.1)
-            else:
-                break
+        topic = kafka.marks_topic(mark.place.topic)
+        clients.produce(producer, topic, value=value.encode(), key=key.encode(), on_delivery=delivered)
         producer.poll(0)
     missing = producer.flush(DELIVERY_S + 1) + len(failures)
     if missing:
