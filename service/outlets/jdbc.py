@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from service.errors import OutletError, OutletLoginError, OutletRefusedError, TidemarkError
 from service.outlets import outlet, tables
 from service.outlets.outlet import MOST_REFUSED, Entry, Position, RefusedRowsError
+from service.reference.database import connection_limits
 from service.settings import JdbcOutlet, Settings
 from service.spark.internals import jvm
 from state.columns import TIME
@@ -176,22 +177,11 @@ class Jdbc:
         self.close()
         options = self._options
         properties = self._jvm.java.util.Properties()
-        seconds = str(max(1, -(-options.timeout_ms // 1000)))
-        values = {
-            "connectTimeout": seconds,
-            "loginTimeout": seconds,
-            "socketTimeout": str(int(seconds) + 5),
-            "ApplicationName": "tidemark",
-        }
-        if options.user is not None:
-            values["user"] = options.user
         try:
-            secret = options.secret()
+            values = connection_limits(options.timeout_ms) | options.properties()
         except OSError as error:
             what = f"{options.password_file}: the outlet's password cannot be read ({error.strerror})"
             raise OutletLoginError(what, remedy=f"Name the file in the outlet {options.name}") from error
-        if secret is not None:
-            values["password"] = secret
         for name, value in values.items():
             properties.setProperty(name, value)
         # The driver itself: DriverManager looks only at the drivers that its caller's class loader sees.
@@ -297,10 +287,7 @@ class Jdbc:
         cause: Any = error.java_exception
         state = _state(error)
         message = " ".join(str(cause.getMessage() or cause.toString()).split())
-        with suppress(OSError):  # the file may be about to be replaced
-            secret = self._options.secret()
-            message = message.replace(secret, "***") if secret else message
-        what = f"{self._place}: {message}"
+        what = f"{self._place}: {self._options.masked(message)}"
         remedy = f"Check url, user, password and table of the outlet {self._options.name}, and that the server can be reached"
         if _OF_LOGIN.match(state):
             return OutletLoginError(what, remedy=remedy)

@@ -8,7 +8,6 @@ that hangs in a driver occupies a Spark core, so there is at most one per databa
 import re
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -136,7 +135,7 @@ def _query(spark: SparkSession, reference: "Reference", *, check: bool) -> pa.Ta
             source = source.option("customSchema", ", ".join(f"`{name}` STRING" for name in columns))
         return source.load().select(*(col(f"`{name}`").cast("string") for name in columns)).toArrow()
     except (PySparkException, Py4JJavaError) as error:
-        message = _message(error, reference)
+        message = reference.masked(_innermost(error))
         if NOT_LOADED.search(message):
             what = f"the driver of {address(reference.url)} cannot load its library: {message}"
             raise SetupError(what, remedy=MAKE_LOADABLE) from None
@@ -154,41 +153,33 @@ def _query(spark: SparkSession, reference: "Reference", *, check: bool) -> pa.Ta
 
 def _options(reference: "Reference") -> dict[str, str]:
     """Return the JDBC options. Spark hands those that are not its own to the database's driver."""
-    seconds = str(max(1, -(-reference.timeout_ms // 1000)))
+    limits = connection_limits(reference.timeout_ms)
     kind = _kind(reference.url)
     query = reference.query.strip().rstrip(";")
-    options = {"url": reference.url, "query": query, "queryTimeout": seconds, "fetchsize": "10000"}
+    options = {"url": reference.url, "query": query, "queryTimeout": limits["loginTimeout"], "fetchsize": "10000"}
     if kind in _DRIVERS:
         options["driver"] = _DRIVERS[kind]
     if kind == "postgresql":
-        # The server enforces the query's timeout; these hold when the server does not answer at all.
-        options |= {"connectTimeout": seconds, "loginTimeout": seconds, "socketTimeout": str(int(seconds) + 5)}
-        options["ApplicationName"] = "tidemark"
+        options |= limits  # the server enforces the query's timeout; these hold when it does not answer at all
     if kind == "sqlite":
         # Mode 1 is read only: otherwise a wrong path would create an empty file.
         options |= {"open_mode": "1", "busy_timeout": str(reference.timeout_ms)}
-    if reference.user is not None:
-        options["user"] = reference.user
     try:
-        secret = reference.secret()
+        return options | reference.properties()
     except OSError as error:
         msg = f"{reference.password_file}: the reference's password cannot be read ({error.strerror})"
         raise ReferenceDataError(msg, remedy="Name the file in [reference] password_file") from error
-    if secret is not None:
-        options["password"] = secret
-    return options
+
+
+def connection_limits(timeout_ms: int) -> dict[str, str]:
+    """Return the properties of PostgreSQL's driver that limit connecting and each answer, and its name for the server."""
+    seconds = max(1, -(-timeout_ms // 1000))
+    limits = {"connectTimeout": seconds, "loginTimeout": seconds, "socketTimeout": seconds + 5}
+    return {**{name: str(limit) for name, limit in limits.items()}, "ApplicationName": "tidemark"}
 
 
 def _kind(url: str) -> str:
     return url.split(":", 2)[1] if url.startswith("jdbc:") else ""
-
-
-def _message(error: Exception, reference: "Reference") -> str:
-    message = _innermost(error)
-    with suppress(OSError):  # the file may be about to be replaced
-        secret = reference.secret()
-        message = message.replace(secret, MASK) if secret else message
-    return message
 
 
 def _innermost(error: Exception) -> str:

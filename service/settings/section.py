@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -91,6 +92,18 @@ class Login(Section):
         if self.password_file is not None:
             return read_secret(self.password_file)
         return self.password.get_secret_value() if self.password is not None else None
+
+    def properties(self) -> dict[str, str]:
+        """Return `user` and `password` for the driver of a database. Raises OSError as `secret`."""
+        given = {"user": self.user, "password": self.secret()}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def masked(self, text: str) -> str:
+        """Return a text without the password."""
+        with suppress(OSError):  # the file may be about to be replaced
+            secret = self.secret()
+            text = text.replace(secret, "***") if secret else text
+        return text
 
 
 class Client(Login):
