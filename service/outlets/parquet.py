@@ -58,7 +58,7 @@ class Parquet:
 
     def check(self) -> str:
         with self._named():
-            system, root = self._root()
+            system, root = folder_of(self._options.path)
             there = system.get_file_info(root).type
             if there == pafs.FileType.File:
                 what = f"{self._place}: it is a file"
@@ -68,7 +68,7 @@ class Parquet:
 
     def open(self, epoch: int) -> Position | None:
         with self._named():
-            system, root = self._root()
+            system, root = folder_of(self._options.path)
             system.create_dir(root, recursive=True)
             reached = self._read_position(system, root)
             outlet.require_newest(reached, epoch, self._place)
@@ -82,7 +82,7 @@ class Parquet:
 
     def write(self, entry: Entry) -> int:
         with self._named():
-            system, root = self._root()
+            system, root = folder_of(self._options.path)
             outlet.require_newest(self._read_position(system, root), self._epoch, self._place)
             written = 0
             folders = []
@@ -99,13 +99,6 @@ class Parquet:
 
     def close(self) -> None:
         """Nothing is open between two entries."""
-
-    def _root(self) -> tuple[pafs.FileSystem, str]:
-        path = self._options.path
-        if ":" in path:
-            system, root = pafs.FileSystem.from_uri(path)
-            return system, root.rstrip("/")
-        return pafs.LocalFileSystem(), os.path.abspath(path)
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yield the rows of each folder; windows without the column `view`, which the folder's name has."""
@@ -197,6 +190,14 @@ class Parquet:
             what = f"{self._place}: {' '.join(str(error).split())}"
             family = OutletRefusedError if isinstance(error, PermissionError | NotADirectoryError) else OutletError
             raise family(what, remedy=_REMEDY) from error
+
+
+def folder_of(path: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system and the folder of an outlet's path."""
+    if ":" in path:
+        system, root = pafs.FileSystem.from_uri(path)
+        return system, root.rstrip("/")
+    return pafs.LocalFileSystem(), os.path.abspath(path)
 
 
 def newest(rows: pa.Table, key: Sequence[str], order_by: Sequence[str] = tables.NEWEST) -> pa.Table:

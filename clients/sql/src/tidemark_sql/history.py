@@ -1,6 +1,5 @@
 """The table `history`: the final windows that an outlet of kind `parquet` has written, of each the newest row."""
 
-import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -11,6 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from service.errors import OutletError, SettingsError
+from service.outlets.parquet import folder_of, newest
 from service.outlets.tables import NEWEST, WINDOW_KEY, windows_schema
 from service.settings import ParquetOutlet, Settings
 from tidemark_sql.statement import Bounds, Statement
@@ -24,7 +24,7 @@ def table(settings: Settings, statement: Statement) -> pa.Table:
     outlet = _outlet(settings)
     needed = [name for name in SCHEMA.names if name in (*WINDOW_KEY, *NEWEST) or statement.needs(name)]
     try:
-        system, root = _place(outlet.path)
+        system, root = folder_of(outlet.path)
         if system.get_file_info(root).type == pafs.FileType.NotFound:
             return SCHEMA.empty_table()
         schema = pa.unify_schemas([SCHEMA, _PARTITIONS.schema])
@@ -35,7 +35,9 @@ def table(settings: Settings, statement: Statement) -> pa.Table:
         raise OutletError(
             what, remedy="Check [[outlets]] path and your rights there; ask again after a compaction"
         ) from error
-    return _newest(rows)
+    rows = newest(rows, WINDOW_KEY)
+    columns = [rows[each.name] if each.name in needed else pa.nulls(rows.num_rows, each.type) for each in SCHEMA]
+    return pa.table(columns, names=SCHEMA.names)  # null where a column was not read
 
 
 def _outlet(settings: Settings) -> ParquetOutlet:
@@ -44,13 +46,6 @@ def _outlet(settings: Settings) -> ParquetOutlet:
             return each
     what = "There is no history: [[outlets]] has none of kind parquet with windows"
     raise SettingsError(what, remedy="Add one (docs/outlets.md), or ask PostgreSQL or Kafka themselves")
-
-
-def _place(path: str) -> tuple[pafs.FileSystem, str]:
-    if ":" in path:
-        system, root = pafs.FileSystem.from_uri(path)
-        return system, root.rstrip("/")
-    return pafs.LocalFileSystem(), os.path.abspath(path)
 
 
 def _filter(uses: Sequence[Bounds]) -> ds.Expression | None:
@@ -74,16 +69,3 @@ def _conditions(bounds: Bounds) -> Iterable[ds.Expression]:
 
 def _day(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).date().isoformat()  # strftime does not pad the year 900
-
-
-def _newest(rows: pa.Table) -> pa.Table:
-    """Return the newest row of each key, with all columns; null where a column was not read."""
-    order = [(name, "ascending") for name in WINDOW_KEY] + [(name, "descending") for name in NEWEST]
-    rows = rows.sort_by(order)
-    numbered = rows.append_column("_row", pa.array(range(rows.num_rows), pa.int64()))
-    first = numbered.group_by(WINDOW_KEY, use_threads=False).aggregate([("_row", "min")])["_row_min"]
-    chosen = rows.take(first.combine_chunks())
-    found = [
-        chosen[each.name] if each.name in chosen.column_names else pa.nulls(len(chosen), each.type) for each in SCHEMA
-    ]
-    return pa.table(found, names=SCHEMA.names)
