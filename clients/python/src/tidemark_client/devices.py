@@ -32,7 +32,18 @@ class DevicePages:
         """The next page, None after the last one."""
         return Query(self._next, pauses=True)
 
+    def ids(self) -> Query[list[str] | None]:
+        """The ids of the next page, None after the last one."""
+        return Query(self._ids, pauses=True)
+
     def _next(self, names: Names) -> Steps[list[Device] | None]:
+        page = yield from self._ids(names)
+        if page is None:
+            return None
+        answers = yield from together(device(each) for each in page).steps(names)
+        return [each for each in answers if each is not None]
+
+    def _ids(self, names: Names) -> Steps[list[str] | None]:
         if not self._shards:
             yield from check(names)
             self._shards, self._pending = names.shards, set(range(names.shards))
@@ -42,10 +53,7 @@ class DevicePages:
         while len(self._found) < self._size and self._pending:
             yield from self._scan(names)
         page, self._found = self._found[: self._size], self._found[self._size :]
-        if not page:
-            return None
-        answers = yield from together(device(each) for each in page).steps(names)
-        return [each for each in answers if each is not None]
+        return page or None
 
     def _scan(self, names: Names) -> Steps[None]:
         if not self._here:

@@ -8,14 +8,15 @@ windows, so a window that is final in the answer is final.
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
 from service.errors import QuestionError
 from tidemark_client import Client
+from tidemark_client.devices import DevicePages
 from tidemark_client.names import Names
-from tidemark_client.steps import Owners, Query, Scan, Steps
+from tidemark_client.steps import Query, Steps
 from tidemark_client.values import Meta, View, closed_by
 from tidemark_sql import columns
 from tidemark_sql.statement import Bounds, Statement
@@ -168,7 +169,8 @@ class Live:
         if "device" in bounds.texts:
             return sorted(bounds.texts["device"])
         found: dict[str, None] = {}
-        for page in _Ids(self.client).pages():
+        pages = DevicePages(SCANNED)
+        while (page := self.client.ask(pages.ids())) is not None:  # an id may come twice
             found.update(dict.fromkeys(page))
         return found
 
@@ -205,32 +207,6 @@ class _Span:
     measure: str
     key: str
     starts: Sequence[int]
-
-
-class _Ids:
-    """A walk over the ids of all devices. In a cluster each primary is walked over for the shards that it has."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def pages(self) -> Iterator[list[str]]:
-        """Yield pages of ids; an id may come twice."""
-        owners: list[Any] = self._client.ask(Query(_owners))
-        for node in dict.fromkeys(owners):
-            cursor = -1
-            while cursor:
-
-                def scan(names: Names, node: Any = node, cursor: int = max(cursor, 0)) -> Steps[tuple[int, list[str]]]:
-                    following, keys = yield Scan(node, cursor, names.every_device, SCANNED)
-                    places = [names.device_of(cast("str", key)) for key in keys]
-                    return int(following), [place[1] for place in places if place is not None]
-
-                cursor, ids = self._client.ask(Query(scan))
-                yield ids
-
-
-def _owners(names: Names) -> Steps[list[Any]]:
-    return (yield Owners(tuple(store.meta for store in names.stores)))
 
 
 def _progress(names: Names) -> Steps[list[Mapping[str, str]]]:
