@@ -132,7 +132,7 @@ class _Backfill:
         if watermark_ms < span[1]:
             self._say(f"what ends after {format_time(watermark_ms)} is open, and the service writes it")
         for number, (kind, settings) in enumerate(chosen.items()):
-            length_ms, reached_ms = span[1] - span[0], log.reached_ms.get(kind, span[0])
+            length_ms, reached_ms = span[1] - span[0], log.place.reached_ms.get(kind, span[0])
             records = self._records(kind, settings, span[1])
             if reached_ms > span[0]:
                 self._say(f"going on: {kind} that begin before {format_time(reached_ms)} are done")
@@ -144,7 +144,7 @@ class _Backfill:
             for part, read in job.parts(self._job.run, records, left, self._decided, self._rate, oldest_first=True):
                 self._part(kind, settings, read, part, ends_ms, log, counts=kind == counts)
                 self._watch(number * length_ms + part[1] - span[0], len(kinds) * length_ms)
-        self._report.rejected = +log.rejected
+        self._report.rejected = +log.place.rejected
         if not self._job.is_dry:
             log.end()
 
@@ -171,7 +171,7 @@ class _Backfill:
         report.lacking.update(dict.fromkeys(read.lacking))
         begin = part if ends_ms is None else (part[0], min(part[1], ends_ms))
         # Where a session begins depends on the one before it, unless a silence separates them.
-        known = {device: start for device, (start, _) in log.sessions.items() if start >= read.whole_from_ms}
+        known = {device: start for device, (start, _) in log.place.sessions.items() if start >= read.whole_from_ms}
         only = Chosen({}, begin, known=known)
         if kind != SESSIONS:
             only = Chosen(dict.fromkeys(of.closing, begin), expired=True)
@@ -197,7 +197,7 @@ class _Backfill:
                 rejected.update(rejects.get)
             log.reach(kind, part[1], rejected, {})
         else:
-            log.reach(SESSIONS, part[1], {}, self._newest(log.sessions, sessions, part[1]))
+            log.reach(SESSIONS, part[1], {}, self._newest(log.place.sessions, sessions, part[1]))
         if values is not None:
             log.save()
 

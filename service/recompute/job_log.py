@@ -33,37 +33,29 @@ Sessions = Mapping[str, tuple[int, int]]
 """A session by its device: start and last reading, in ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The content of the file: how far the job is, as the fields of `Log`."""
-
-    run: int
-    reached_ms: dict[str, int]
-    entries: int
-    ready: tuple[int, ...]
-    rejected: Mapping[str, int]
-    sessions: Sessions
-
-
-_AGAIN = "Remove it: the backfill then begins again, and outlets get its values again"
-DOCUMENT = Document[_Place](FOLDER, _Place, remedy=_AGAIN, is_synced=False)
-
-
 @dataclass(slots=True)
-class Log:
-    """The log of one span, source and views; `run` is part of the names of its entries.
+class Place:
+    """The content of the file: how far a job is. `run` is part of the names of its entries."""
 
-    Methods raise CheckpointError, or SetupError for a full disk.
-    """
-
-    files: Folder
-    key: str
     run: int
     reached_ms: dict[str, int]
     entries: int = 0
     ready: tuple[int, ...] = ()
     rejected: Counter[str] = field(default_factory=Counter)
     sessions: Sessions = field(default_factory=dict)
+
+
+_AGAIN = "Remove it: the backfill then begins again, and outlets get its values again"
+DOCUMENT = Document[Place](FOLDER, Place, remedy=_AGAIN, is_synced=False)
+
+
+@dataclass(slots=True)
+class Log:
+    """The log of one span, source and views. Methods raise CheckpointError, or SetupError for a full disk."""
+
+    files: Folder
+    key: str
+    place: Place
 
     @classmethod
     def load(cls, files: Folder, span: tuple[int, int], of: Sequence[str], run: int) -> "Log":
@@ -72,36 +64,34 @@ class Log:
         Run 0 writes nothing, and begins at the beginning.
         """
         key = hashlib.sha256(json.dumps([*span, *of]).encode()).hexdigest()[:16]
-        new = cls(files, key, run, dict.fromkeys((WINDOWS, SESSIONS), span[0]))
-        found = DOCUMENT.read(files, new._name) if run else None
-        if found is None:
-            return new
-        rejected = Counter[str](found.rejected)
-        log = cls(files, key, found.run, found.reached_ms, found.entries, found.ready, rejected, found.sessions)
-        log._move()
-        log.run = run  # behind entries of runs that came between
+        log = cls(files, key, Place(run, dict.fromkeys((WINDOWS, SESSIONS), span[0])))
+        found = DOCUMENT.read(files, log._name) if run else None
+        if found is not None:
+            log.place = found
+            log._move()
+            found.run = run  # behind entries of runs that came between
         return log
 
     def store(self, views: Views, windows: pa.Table, sessions: pa.Table) -> None:
         """Store an entry for the outlets, as `recomputed.store`. The service does not find it before `save`."""
-        number = self.entries + len(self.ready)
+        number = self.place.entries + len(self.place.ready)
         recomputed.store(Outbox(self.files), self._entry(number), views, windows, sessions)
-        self.ready = (*self.ready, number)
+        self.place.ready = (*self.place.ready, number)
 
     def begin(self) -> None:
         """Forget entries that were stored since the last `save`."""
-        self.ready = ()
+        self.place.ready = ()
 
     def reach(self, kind: str, end_ms: int, rejected: Mapping[str, int], sessions: Sessions) -> None:
         """Take the values of a pass that begin before a time as done, and add rejects. Nothing is written before `save`."""
-        self.reached_ms[kind] = end_ms
-        self.entries, self.sessions = self.entries + len(self.ready), sessions
-        self.rejected.update(rejected)
+        place = self.place
+        place.reached_ms[kind] = end_ms
+        place.entries, place.sessions = place.entries + len(place.ready), sessions
+        place.rejected.update(rejected)
 
     def save(self) -> None:
         """Write the log, and have the service take the stored entries."""
-        place = _Place(self.run, self.reached_ms, self.entries, self.ready, self.rejected, self.sessions)
-        DOCUMENT.write(self.files, place, self._name)
+        DOCUMENT.write(self.files, self.place, self._name)
         failpoint.hit("backfill_noted")
         self._move()
 
@@ -120,10 +110,10 @@ class Log:
         return f"{FOLDER}/{self.key}-{number:06d}"
 
     def _move(self) -> None:
-        for number in self.ready:
+        for number in self.place.ready:
             with suppress(FileNotFoundError):  # the earlier run has moved it
-                self.files.move(self._entry(number), recomputed.name(self.run, number))
-        self.ready = ()
+                self.files.move(self._entry(number), recomputed.name(self.place.run, number))
+        self.place.ready = ()
 
 
 def prune(files: Folder, now_ms: int, own: str = "") -> None:
@@ -141,6 +131,6 @@ def prune(files: Folder, now_ms: int, own: str = "") -> None:
         except CheckpointError:
             continue  # its own command names it
         if found.run >> RANDOM_BITS < now_ms - KEPT_MS:
-            log = Log(files, name.removesuffix(".json"), found.run, {}, ready=found.ready)
+            log = Log(files, name.removesuffix(".json"), found)
             log._move()
             log.end()

@@ -125,12 +125,12 @@ def test_what_cut_off_backfills_have_left_goes_after_a_month(tmp_path: Path) -> 
     now_ms = 1_800_000_000_000
     files = Local(tmp_path)
     for age in (1, 29, 31, 400):
-        log = job_log.Log(files, f"key{age}", now_ms - age * day << RANDOM_BITS, {"windows": 0, "sessions": 0})
-        log.save()
+        place = job_log.Place(now_ms - age * day << RANDOM_BITS, {"windows": 0, "sessions": 0})
+        job_log.Log(files, f"key{age}", place).save()
         files.replace(f"{job_log.FOLDER}/key{age}-000000", b"an entry")
     files.replace(f"{job_log.FOLDER}/unreadable.json", b"{")
     run = now_ms - 99 * day << RANDOM_BITS
-    place = {
+    content = {
         "run": run,
         "reached_ms": {"windows": 0},
         "entries": 4,
@@ -138,7 +138,7 @@ def test_what_cut_off_backfills_have_left_goes_after_a_month(tmp_path: Path) -> 
         "rejected": {},
         "sessions": {"d": [1, 2]},
     }
-    files.replace(f"{job_log.FOLDER}/key99.json", json.dumps(place).encode())
+    files.replace(f"{job_log.FOLDER}/key99.json", json.dumps(content).encode())
     files.replace(f"{job_log.FOLDER}/key99-000004", b"an entry")  # the run was cut off before it could move the entry
     job_log.prune(files, now_ms)
     assert files.names(FOLDER) == [Path(recomputed.name(run, 4)).name], "the outlets lack it"
