@@ -98,8 +98,7 @@ def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str
 
 def _require(file: Path) -> Path:
     if not file.exists():
-        what = f"{file} was not written"
-        raise SetupError(what, remedy="It needs a full JDK 17 and 400 MB of disk")
+        raise SetupError(f"{file} was not written", remedy="It needs a full JDK 17 and 400 MB of disk")
     return file
 
 

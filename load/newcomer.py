@@ -68,8 +68,7 @@ class Newcomer:
     def install(self) -> None:
         """Install the wheels and fetch the jars."""
         if not self._wheels:
-            what = "There are no wheels"
-            raise SetupError(what, remedy="Run `make newcomer`, which builds them")
+            raise SetupError("There are no wheels", remedy="Run `make newcomer`, which builds them")
         subprocess.run([sys.executable, "-m", "venv", self.environment], check=True)
         self.command("pip", "install", "--quiet", "--disable-pip-version-check", *self._wheels)
         self.command("tidemark", "jars")

@@ -244,8 +244,7 @@ class Testbed:
         output = (self.folder / f"{log}.log").read_text(errors="replace")
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if not lines:
-            what = f"The generator ended with status {generator.returncode} and no summary:\n{output}"
-            raise SetupError(what)
+            raise SetupError(f"The generator ended with status {generator.returncode} and no summary:\n{output}")
         summary: dict[str, Any] = json.loads(lines[-1])
         return summary
 
@@ -359,8 +358,7 @@ class Testbed:
         if self._driver:
             drivers = self.supervisor.drivers()  # none while the master is away
             if drivers and drivers.get(self._newest_driver()) in ENDED:
-                what = f"The service has ended: {drivers}; the last lines of {self.log}:\n{self.log_tail()}"
-                raise SetupError(what)
+                raise SetupError(f"The service has ended: {drivers}; the last lines of {self.log}:\n{self.log_tail()}")
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines the service wrote."""
@@ -424,8 +422,7 @@ class Testbed:
             self.check_service()
             if time.monotonic() > deadline:
                 tail = f"the last lines of {self.log}:\n{self.log_tail()}"
-                message = f"Waited {within_s:.0f} s for {what}; {tail}"
-                raise SetupError(message)
+                raise SetupError(f"Waited {within_s:.0f} s for {what}; {tail}")
             time.sleep(POLL_S)
         return answer
 

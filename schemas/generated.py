@@ -34,8 +34,7 @@ def _between(text: str, after: str, begin: str, lines: Iterable[str], end: str) 
     head = text.index(after)
     match = re.compile(f"{begin}(.*?)^{end}", re.DOTALL | re.MULTILINE).search(text, head)
     if match is None:
-        msg = f"there is no {begin!r} with {end!r} behind it"
-        raise ValueError(msg)
+        raise ValueError(f"there is no {begin!r} with {end!r} behind it")
     return text[: match.start(1)] + "".join(f"{line}\n" for line in lines) + text[match.end(1) :]
 
 

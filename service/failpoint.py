@@ -99,8 +99,7 @@ class Plan:
                 marks.write(f"{point.name}:{point.nth}:{point.action}\n")
         self.at, self.hits = self.at + 1, 0
         if point.action == "raise":
-            what = f"{name} was asked for by TIDEMARK_FAILPOINT"
-            raise InjectedError(what)
+            raise InjectedError(f"{name} was asked for by TIDEMARK_FAILPOINT")
         jvm = _jvm()
         if jvm is not None:
             os.kill(jvm, signal.SIGKILL)

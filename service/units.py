@@ -17,12 +17,10 @@ def parse_duration_ms(value: object) -> int:
         return value
     match = _QUANTITY.match(value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in _DURATIONS_MS:
-        msg = f"must be a number and a unit, one of {', '.join(_DURATIONS_MS)}, such as '10 s'"
-        raise ValueError(msg)
+        raise ValueError(f"must be a number and a unit, one of {', '.join(_DURATIONS_MS)}, such as '10 s'")
     amount = Decimal(match[1]) * _DURATIONS_MS[match[2].lower()]
     if amount != int(amount):
-        msg = "must be a whole number of milliseconds, such as '10 s'"
-        raise ValueError(msg)
+        raise ValueError("must be a whole number of milliseconds, such as '10 s'")
     return int(amount)
 
 
@@ -76,14 +74,12 @@ def parse_time_ms(text: str, now_ms: int) -> int:
         try:
             time = datetime.fromisoformat(text)
         except ValueError:
-            msg = "is no time: write 2026-11-20T08:00, or 2 h for two hours ago"
-            raise ValueError(msg) from None
+            raise ValueError("is no time: write 2026-11-20T08:00, or 2 h for two hours ago") from None
         time_ms = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     try:
         datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        msg = "is before the year 1 or after 9999"
-        raise ValueError(msg) from None
+        raise ValueError("is before the year 1 or after 9999") from None
     return time_ms
 
 

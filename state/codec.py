@@ -195,21 +195,17 @@ def _unreadable(what: str, error: Exception) -> CodecError:
 def _unpack(kind: Kind, data: bytes) -> list[pa.Buffer]:
     what = _what(kind, data)
     if len(data) < _HEAD.size or bytes(data[:4]) != _MAGIC:
-        msg = f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {_SUPPORTED}"
-        raise CodecError(msg)
+        raise CodecError(f"{what} beginning with {bytes(data[:4])!r}; supported is {_MAGIC!r}, version {_SUPPORTED}")
     # The version is compared first: another version may have its checksum in another place.
     if data[4] not in VERSIONS:
-        msg = f"{what} of version {data[4]}; supported is version {_SUPPORTED}"
-        raise CodecError(msg)
+        raise CodecError(f"{what} of version {data[4]}; supported is version {_SUPPORTED}")
     _, _, kind_there, _, crc, count = _HEAD.unpack_from(data)
     head = bytearray(data[: _HEAD.size])
     head[_CRC] = bytes(4)
     if zlib.crc32(memoryview(data)[_HEAD.size :], zlib.crc32(head)) != crc:
-        msg = f"{what} of version {data[4]} are damaged: their checksum is not {crc:#010x}"
-        raise CodecError(msg)
+        raise CodecError(f"{what} of version {data[4]} are damaged: their checksum is not {crc:#010x}")
     if kind_there != kind:
-        msg = f"{what} hold {_KINDS.get(kind_there, repr(kind_there))} instead"
-        raise CodecError(msg)
+        raise CodecError(f"{what} hold {_KINDS.get(kind_there, repr(kind_there))} instead")
     at = _HEAD.size + count * _LENGTH.size
     buffer, bodies = pa.py_buffer(data), []
     try:

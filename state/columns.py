@@ -209,8 +209,7 @@ def codes_of(column: Column) -> Codes:
     """The codes of a dictionary column without nulls."""
     whole = array(column)
     if not isinstance(whole, pa.DictionaryArray):
-        msg = f"a dictionary column was expected, not {whole.type}"
-        raise TypeError(msg)
+        raise TypeError(f"a dictionary column was expected, not {whole.type}")
     return np.asarray(whole.indices.to_numpy(zero_copy_only=False), np.int32)
 
 
@@ -293,7 +292,6 @@ def factorise(device: Column) -> tuple[Codes, Array]:
     if not isinstance(encoded, pa.DictionaryArray):
         encoded = encoded.dictionary_encode()
     if encoded.null_count:
-        msg = f"{encoded.null_count} of {len(encoded)} readings have no device"
-        raise ValueError(msg)
+        raise ValueError(f"{encoded.null_count} of {len(encoded)} readings have no device")
     devices: Array = encoded.dictionary.cast(pa.string())
     return codes_of(encoded), devices

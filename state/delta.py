@@ -188,8 +188,7 @@ def _lists(table: pa.Table) -> list[Array]:
 
 def _applied_lists(before: list[Array], change: Change, lists: Sequence[Array]) -> list[Array]:
     if len(before) != len(lists):
-        msg = f"a delta of {len(lists)} columns of lists does not fit a table of {len(before)}"
-        raise ValueError(msg)
+        raise ValueError(f"a delta of {len(lists)} columns of lists does not fit a table of {len(before)}")
     if not before:
         return []
     changed, added = len(change.changed), len(change.added)

@@ -56,8 +56,7 @@ def unpack(data: bytes) -> Delta:
     reader = _Reader(data)
     counts = reader.numbers(_TABLES * _COUNTS + _TEXTS).tolist()
     if min(counts) < 0:
-        msg = f"a count is {min(counts)}"
-        raise ValueError(msg)
+        raise ValueError(f"a count is {min(counts)}")
     number_of_lists, counts[_COLUMNS] = divmod(counts[_COLUMNS], 1 << _LISTS_FROM)
     runs, devices, windows = (_change(reader, *counts[n * _COUNTS : (n + 1) * _COUNTS]) for n in range(_TABLES))
     codes = tuple(reader.numbers(len(windows.added)) for _ in range(_TEXTS - 1))
@@ -134,8 +133,7 @@ class _Reader:
     def _take(self, size: int) -> bytes:
         piece = self._data[self._at : self._at + size]
         if len(piece) != size:
-            msg = f"{size} bytes were expected at {self._at}, {len(piece)} are left"
-            raise ValueError(msg)
+            raise ValueError(f"{size} bytes were expected at {self._at}, {len(piece)} are left")
         self._at += size
         return piece
 

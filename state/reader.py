@@ -47,8 +47,7 @@ def states(spark: SparkSession, checkpoint: str, batch: int | None = None) -> It
         try:
             yield row.bucket, restore([bytes(data) for data in row.stored])
         except codec.CodecError as error:
-            msg = f"bucket {row.bucket} of {checkpoint}: {error}"
-            raise codec.CodecError(msg) from error
+            raise codec.CodecError(f"bucket {row.bucket} of {checkpoint}: {error}") from error
 
 
 def read(spark: SparkSession, checkpoint: str) -> tuple[pa.Table, pa.Table, pa.Table]:

@@ -72,14 +72,11 @@ class Rules:
     def __post_init__(self) -> None:
         for name, value in (("gap_ms", self.gap_ms), ("max_duration_ms", self.max_duration_ms)):
             if not 0 < value < EVENT_MS_LIMIT:
-                msg = f"{name} is {value}, allowed is 1 .. {EVENT_MS_LIMIT - 1}"
-                raise ValueError(msg)
+                raise ValueError(f"{name} is {value}, allowed is 1 .. {EVENT_MS_LIMIT - 1}")
         if not 0 <= self.retain_ms < EVENT_MS_LIMIT:
-            msg = f"retain_ms is {self.retain_ms}, allowed is 0 .. {EVENT_MS_LIMIT - 1}"
-            raise ValueError(msg)
+            raise ValueError(f"retain_ms is {self.retain_ms}, allowed is 0 .. {EVENT_MS_LIMIT - 1}")
         if "" in self.measures or len(set(self.measures)) != len(self.measures):
-            msg = f"measures are {self.measures}: every name must be there once and not be empty"
-            raise ValueError(msg)
+            raise ValueError(f"measures are {self.measures}: every name must be there once and not be empty")
 
     @property
     def cell_ms(self) -> int:

@@ -89,16 +89,14 @@ def fold_sorted(
     """
     unknown = set(values) - set(rules.measures)
     if unknown:
-        msg = f"measures {sorted(unknown)} are not among those of the rules: {rules.measures}"
-        raise ValueError(msg)
+        raise ValueError(f"measures {sorted(unknown)} are not among those of the rules: {rules.measures}")
     event_ms = np.asarray(event_ms, np.int64)
     size = len(event_ms)
     if size == 0:
         return schema(rules.measures).empty_table()
     low, high = int(event_ms.min()), int(event_ms.max())
     if low < 0 or high >= EVENT_MS_LIMIT:
-        msg = f"event times {low} .. {high} ms: admission allows 0 .. {EVENT_MS_LIMIT - 1}"
-        raise ValueError(msg)
+        raise ValueError(f"event times {low} .. {high} ms: admission allows 0 .. {EVENT_MS_LIMIT - 1}")
     gap = rules.gap_ms if gap_ms is None else gap_ms
     heads = np.flatnonzero(_breaks(codes, event_ms, event_ms, event_ms // rules.cell_ms, gap))
     sizes = np.diff(heads, append=size)

@@ -177,8 +177,7 @@ def _restored(head: Head, values: Sequence[bytes]) -> Stored:
     base, *deltas = values
     state = codec.decode(base)
     if token != head.token:
-        msg = f"base and {len(deltas)} deltas are not those that the head of the bucket names"
-        raise CodecError(msg)
+        raise CodecError(f"base and {len(deltas)} deltas are not those that the head of the bucket names")
     for data in deltas:
         state = apply(state, codec.decode_delta(data))
     return Stored(head, state)

@@ -169,8 +169,7 @@ def _last(panes: PaneReadings) -> Values:
 
 def _devices(panes: PaneReadings) -> Values:
     if panes.devices is None:
-        msg = f"the column {DEVICES} needs the devices of panes"
-        raise ValueError(msg)
+        raise ValueError(f"the column {DEVICES} needs the devices of panes")
     return distinct.fold(panes.devices)
 
 

@@ -90,8 +90,7 @@ def _transitions(file: bytes) -> tuple[Ints, Ints, bytes]:
     time behind the last one, "" for none."""
     _, version, *counts = _HEADER.unpack_from(file)
     if version < b"2":
-        msg = "a file of a time zone has no times of 64 bits"
-        raise ValueError(msg)
+        raise ValueError("a file of a time zone has no times of 64 bits")
     is_utc, is_standard, leaps, times, types, letters = counts
     second = _HEADER.size + 5 * times + 6 * types + letters + 8 * leaps + is_standard + is_utc
     *_, times, types, _ = _HEADER.unpack_from(file, second)

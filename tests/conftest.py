@@ -129,8 +129,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 def _refuse_to_stop() -> None:
     """Keep the session for the tests that follow: `getOrCreate` gives it to a command that runs in the tests' process."""
-    message = "This test would end the shared Spark session: let it take the fixture shared_spark"
-    raise AssertionError(message)
+    raise AssertionError("This test would end the shared Spark session: let it take the fixture shared_spark")
 
 
 @pytest.fixture(scope="session")
@@ -160,8 +159,7 @@ def _no_session_by_chance(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         return
 
     def refuse(*_arguments: object, **_options: object) -> None:
-        message = "This test starts Spark in the tests' process: let it take the fixture shared_spark"
-        raise AssertionError(message)
+        raise AssertionError("This test starts Spark in the tests' process: let it take the fixture shared_spark")
 
     monkeypatch.setattr(session, "build", refuse)
 

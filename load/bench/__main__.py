@@ -196,8 +196,7 @@ def prepare(testbed: Testbed, readings: int) -> dict[int, int]:
     generator = Generator(testbed.broker.bootstrap, TOPIC, fleet, simulate_ms=START_MS)
     summary = generator.send(readings)
     if not summary.is_whole:
-        message = f"The topic could not be prepared: {summary.to_json()}"
-        raise TidemarkError(message)
+        raise TidemarkError(f"The topic could not be prepared: {summary.to_json()}")
     print(f"prepared {summary.sent:,} records at {summary.rate:,.0f}/s", flush=True)
     return {partition: end for partition, (_, end) in summary.offsets.items()}
 

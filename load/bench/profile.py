@@ -124,8 +124,7 @@ def _async_profiler() -> tuple[str, str]:
 
 def _py_spy(pid: int, file: Path, seconds: float, *, has_children: bool) -> Child:
     if not PY_SPY.exists():
-        what = f"There is no {PY_SPY}"
-        raise SetupError(what, remedy="Run `make profile`, which installs it")
+        raise SetupError(f"There is no {PY_SPY}", remedy="Run `make profile`, which installs it")
     command = [str(PY_SPY), "record", "--pid", str(pid), "--format", "raw", "--output", str(file), "--full-filenames"]
     command += ["--duration", str(int(seconds)), "--rate", "100", "--nonblocking", *(["--subprocesses"] * has_children)]
     return spawn(command, cwd=FOLDER, log=file.with_suffix(".log"))

@@ -36,8 +36,7 @@ def reported_by(folder: Path, module: str, *arguments: str) -> Any:
     status = spawn([sys.executable, "-m", module, *arguments], cwd=ROOT, log=log, environ=environ).wait(600)
     lines = [line for line in log.read_text().splitlines() if line.startswith(REPORT)]
     if status or not lines:
-        message = f"{module} could not be measured (status {status}); see {log}"
-        raise TidemarkError(message)
+        raise TidemarkError(f"{module} could not be measured (status {status}); see {log}")
     return json.loads(lines[-1].removeprefix(REPORT))
 
 

@@ -85,8 +85,7 @@ class Upgrade:
         finally:
             instance.kill()
         if status:
-            what = f"{instance.name} ended with status {status}: {instance.last_words()}"
-            raise SetupError(what)
+            raise SetupError(f"{instance.name} ended with status {status}: {instance.last_words()}")
         batches = self._batch() - before
         version = "this" if tree == ROOT else PREVIOUS
         self.stages.append({"version": version, "batches": batches, "views": config.stem if config else "views"})
@@ -105,8 +104,7 @@ class Upgrade:
         finally:
             instance.kill()
         if ended_with != status or not all(word in error for word in words) or self._files() != before:
-            message = f"The release does not refuse {what}: status {ended_with}, {error}"
-            raise SetupError(message)
+            raise SetupError(f"The release does not refuse {what}: status {ended_with}, {error}")
         self.refused[what] = error
         print(f"refused: {' '.join(error.split())}", flush=True)
 

@@ -40,8 +40,7 @@ def compare(testbed: Testbed, dashboard: Dashboard, pairs: int, seconds: float) 
             with_pages.append(_batch_ms(testbed, seconds))
             cores.append((_cpu_s(process) - used) / (time.monotonic() - began))
         if not readers.events:
-            message = "the ten pages have got no events"
-            raise AssertionError(message)
+            raise AssertionError("the ten pages have got no events")
     ratios = [one / other for one, other in zip(with_pages, without, strict=True)]
     return {
         "batch_ms": round(statistics.median(without), 1),

@@ -130,8 +130,7 @@ class Rack(Supervisor):
         """The host of the newest driver. Raises SetupError when there is none."""
         hosts = self.driver_hosts()
         if not hosts:
-            what = f"There is no driver on any host: {self.drivers()}"
-            raise SetupError(what)
+            raise SetupError(f"There is no driver on any host: {self.drivers()}")
         return hosts[-1]
 
     def other_worker(self, name: str) -> str:
@@ -146,8 +145,7 @@ class Rack(Supervisor):
                 pythons = [child.pid for child in jvm.children() if child.cmdline()[-2:-1] == ["--config"]]
                 if pythons:
                     return jvm.pid, pythons[0]
-        what = f"The driver on {name} has no Python yet"
-        raise SetupError(what)
+        raise SetupError(f"The driver on {name} has no Python yet")
 
     def executor_pids(self, host: str = "") -> list[int]:
         """The executors' JVMs, of one host or of all."""

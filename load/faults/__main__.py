@@ -114,8 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
         options |= {"only": " ".join(args.only), "keep": args.keep}
         if args.keep and not all(each.setup.id in IN_PARTS for each in chosen):
-            what = "--keep: only the rows soak and batches can be played in parts"
-            raise SetupError(what, remedy="Leave --keep out")
+            raise SetupError("--keep: only the rows soak and batches can be played in parts", remedy="Leave --keep out")
         reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

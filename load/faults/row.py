@@ -87,8 +87,7 @@ def find(id: str) -> Row:  # noqa: A002
     """The row `id`; SetupError when there is none."""
     known = rows()
     if id not in known:
-        what = f"There is no row {id!r}"
-        raise SetupError(what, remedy=f"Rows: {', '.join(known)}")
+        raise SetupError(f"There is no row {id!r}", remedy=f"Rows: {', '.join(known)}")
     return known[id]
 
 

@@ -461,8 +461,7 @@ class Run:
             with contextlib.suppress(psutil.Error):  # others may have ended, and wait to be reaped
                 if any(argument.endswith("daemon.py") for argument in child.cmdline()):
                     return jvm, child.pid
-        what = f"The driver {jvm} has no Python yet"
-        raise SetupError(what)
+        raise SetupError(f"The driver {jvm} has no Python yet")
 
     def _heard(self, entry: Entry) -> None:
         for rule in (self._recovers, self._observed):

@@ -123,8 +123,7 @@ class FleetSettings:
     def __post_init__(self) -> None:
         """Refuse, with a ValueError, what no fleet can be."""
         if self.devices < 1 or self.rate < 0:
-            what = f"a fleet needs a device and a rate of at least 0, not {self.devices} and {self.rate}"
-            raise ValueError(what)
+            raise ValueError(f"a fleet needs a device and a rate of at least 0, not {self.devices} and {self.rate}")
         if sum(self.shares.values()) >= 1 or min(self.shares.values(), default=0.0) < 0:
             what = f"the shares of outsiders must be at least 0 and less than 1 together, not {dict(self.shares)}"
             raise ValueError(what)

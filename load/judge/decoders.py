@@ -299,8 +299,7 @@ def walk(schema: Any, names: Mapping[str, Any], data: bytes, begin: int) -> int:
     if kind == "union":
         return walk(schema[_not_negative(number)], names, data, begin)
     if kind == "enum" and not 0 <= number < len(schema["symbols"]):
-        msg = f"there is no symbol {number}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no symbol {number}")
     return begin
 
 
@@ -326,21 +325,18 @@ def _varint(data: bytes, begin: int, limit: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), begin + index + 1
-    msg = f"an integer of more than {limit} bytes"
-    raise ValueError(msg)
+    raise ValueError(f"an integer of more than {limit} bytes")
 
 
 def _within(end: int, data: bytes) -> int:
     if end > len(data):
-        msg = f"{end - len(data)} bytes are missing"
-        raise ValueError(msg)
+        raise ValueError(f"{end - len(data)} bytes are missing")
     return end
 
 
 def _not_negative(number: int) -> int:
     if number < 0:
-        msg = f"{number} is negative"
-        raise ValueError(msg)
+        raise ValueError(f"{number} is negative")
     return number
 
 

@@ -460,8 +460,7 @@ def _slide(key: Integers, event_ms: Integers, values: Floats, views: Sequence[Vi
     origin = int(start.min())
     width = int(end.max()) - origin + 1
     if (int(key.max()) + 1) * width >= 1 << 63:
-        msg = f"readings of {int(key.max()) + 1} keys over {width} ms are too far apart for 64 bits"
-        raise ValueError(msg)
+        raise ValueError(f"readings of {int(key.max()) + 1} keys over {width} ms are too far apart for 64 bits")
     place = key * width + (event_ms - origin)
     low = np.searchsorted(place, group * width + (start - origin))
     high = np.searchsorted(place, group * width + (end - origin))

@@ -214,8 +214,7 @@ def _until(consumer: Consumer, open_ends: dict[tuple[str, int], int]) -> Iterato
         if messages:
             heard = time.monotonic()
         elif time.monotonic() - heard > _SILENCE_S:
-            msg = f"no record for {_SILENCE_S:.0f} s, still to come: {open_ends} (topic, partition: end)"
-            raise TimeoutError(msg)
+            raise TimeoutError(f"no record for {_SILENCE_S:.0f} s, still to come: {open_ends} (topic, partition: end)")
         for message in messages:
             topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:

@@ -41,12 +41,10 @@ class Messages:
         types, found = self._types, None
         for number in path:
             if not 0 <= number < len(types):
-                msg = f"there is no message {number}"
-                raise NoMessageError(msg)
+                raise NoMessageError(f"there is no message {number}")
             found, types = types[number], types[number].nested_types
         if found is None:
-            msg = "there is no path"
-            raise NoMessageError(msg)
+            raise NoMessageError("there is no path")
         return _plain(_parsed(message_factory.GetMessageClass(found), value[at:]))
 
 
@@ -72,8 +70,7 @@ def _plain(message: Any) -> dict[str, Any]:
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name) if not field.has_presence or message.HasField(field.name) else None
         if field.type == field.TYPE_STRING and isinstance(value, bytes):  # of proto2, and not UTF-8
-            msg = f"{field.name} is no text"
-            raise NoMessageError(msg)
+            raise NoMessageError(f"{field.name} is no text")
         found[field.name] = value if value is None or field.message_type is None else _plain(value)
     return found
 
@@ -87,8 +84,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number & (1 << 64) - 1, at + place + 1
-    msg = "a number does not end"
-    raise NoMessageError(msg)
+    raise NoMessageError("a number does not end")
 
 
 def _zigzag(number: int) -> int:

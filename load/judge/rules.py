@@ -114,8 +114,7 @@ def amount(value: object) -> int:
     """Milliseconds or bytes of a number and a unit, such as "10 s" or "64 KiB"; a plain number is taken as it is."""
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", str(value))
     if match is None or (match[2] and match[2].lower() not in _AMOUNTS):
-        msg = f"{value!r} is neither a duration nor a size"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is neither a duration nor a size")
     return int(float(match[1]) * _AMOUNTS.get(match[2].lower(), 1))
 
 

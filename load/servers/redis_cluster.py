@@ -187,8 +187,7 @@ class RedisCluster(Started):
         slot = key_slot(key.encode())
         seen = [each for view in self._views().values() for each in view.values() if each.owns(slot)]
         if not seen:
-            what = f"No node of the Redis Cluster serves slot {slot}"
-            raise SetupError(what, remedy="Start its nodes.")
+            raise SetupError(f"No node of the Redis Cluster serves slot {slot}", remedy="Start its nodes.")
         return self._node(max(seen, key=lambda each: each.epoch).node_id)
 
     def replica_of(self, primary: ClusterNode) -> ClusterNode:
@@ -196,8 +195,7 @@ class RedisCluster(Started):
         for node, view in self._views().items():
             if view[node.node_id].primary == primary.node_id:
                 return node
-        what = f"No replica of {primary.address} is awake"
-        raise SetupError(what, remedy="Start or resume one, and wait_ok().")
+        raise SetupError(f"No replica of {primary.address} is awake", remedy="Start or resume one, and wait_ok().")
 
     def wait_ok(self) -> None:
         """Wait until all awake nodes agree that awake primaries serve all slots, and every awake replica follows its primary."""
@@ -356,5 +354,4 @@ def _port_with_bus() -> int:
     for port in random.SystemRandom().sample(range(PORTS.start, PORTS.stop - _BUS), 200):
         if port_is_free(port) and port_is_free(port + _BUS) and reserve(port) and reserve(port + _BUS):
             return port
-    what = f"None of 200 ports tried has a free bus port {_BUS} above it"
-    raise SetupError(what, remedy="Stop what holds them.")
+    raise SetupError(f"None of 200 ports tried has a free bus port {_BUS} above it", remedy="Stop what holds them.")

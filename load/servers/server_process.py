@@ -55,8 +55,7 @@ def free_port() -> int:
     for port in random.SystemRandom().sample(PORTS, 200):
         if port_is_free(port) and reserve(port):
             return port
-    what = f"None of 200 ports tried in {PORTS.start}-{PORTS.stop} is free"
-    raise SetupError(what, remedy="Stop what holds them.")
+    raise SetupError(f"None of 200 ports tried in {PORTS.start}-{PORTS.stop} is free", remedy="Stop what holds them.")
 
 
 def reserve(port: int) -> bool:
@@ -165,8 +164,7 @@ class ServerProcess(Started):
     def pid(self) -> int:
         """The process id; raises SetupError when the part is not running."""
         if self._child is None or self._child.poll() is not None:
-            what = f"{self.name} on {self.address} is not running"
-            raise SetupError(what, remedy="Call start() first.")
+            raise SetupError(f"{self.name} on {self.address} is not running", remedy="Call start() first.")
         return self._child.pid
 
     def is_running(self) -> bool:
@@ -271,8 +269,7 @@ class ServerProcess(Started):
             tool.wait()
         if status:
             tail = f"the last lines of {self.log}:\n{self.log_tail()}"
-            what = f"{Path(command[0]).name} for {self.name} ended with status {status}; {tail}"
-            raise SetupError(what)
+            raise SetupError(f"{Path(command[0]).name} for {self.name} ended with status {status}; {tail}")
 
     def _end(self, how: signal.Signals) -> None:
         child, self._child = self._child, None

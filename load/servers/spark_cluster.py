@@ -166,8 +166,7 @@ class Cluster(Supervisor):
         environ = {**self._environ, **(environment or {})}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=START_S)
         if done.returncode:
-            what = f"deploy/driver kill {driver} ended with status {done.returncode}: {done.stderr}"
-            raise SetupError(what)
+            raise SetupError(f"deploy/driver kill {driver} ended with status {done.returncode}: {done.stderr}")
 
     def drivers(self) -> dict[str, str]:
         """State of every driver by id, in the order of their submission; {} when the master does not answer."""
@@ -186,8 +185,7 @@ class Cluster(Supervisor):
         """The driver's JVM and its Python; raises SetupError when they do not run, or not yet."""
         processes = self.driver_processes()
         if len(processes) < 2:
-            what = f"There is no driver under the worker: {self.drivers()}"
-            raise SetupError(what)
+            raise SetupError(f"There is no driver under the worker: {self.drivers()}")
         return processes[0].pid, processes[1].pid
 
     def executor_pids(self) -> list[int]:

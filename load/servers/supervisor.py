@@ -68,7 +68,6 @@ def driver_states(state: Mapping[str, Any]) -> dict[str, str]:
 def submitted(child: Child, output: str) -> str:
     """Return the driver's id from what deploy/submit has printed, "" before it is there. Raises SetupError."""
     if child.poll():
-        what = f"deploy/submit ended with status {child.returncode}:\n{output}"
-        raise SetupError(what)
+        raise SetupError(f"deploy/submit ended with status {child.returncode}:\n{output}")
     match = re.search(r"submitted as (driver-\S+)", output)
     return match[1] if match else ""

@@ -28,8 +28,7 @@ def text() -> str:
         part = _PART.format(name=name, text="".join(f"{line}\n" for line in lines))
         found = re.findall(rf"<!-- {name} -->\n.*?<!-- end -->", page, flags=re.DOTALL)
         if len(found) != 1:
-            msg = f"{PAGE} has {len(found)} parts {name!r}"
-            raise ValueError(msg)
+            raise ValueError(f"{PAGE} has {len(found)} parts {name!r}")
         page = page.replace(found[0], part)
     return page
 

@@ -362,8 +362,7 @@ class Clock:
 def _has_batch(service: Instance) -> bool:
     """Whether the service has published a batch; raises SetupError when it has ended."""
     if not service.is_running:
-        what = f"The replay has ended: {service.last_words()}"
-        raise SetupError(what)
+        raise SetupError(f"The replay has ended: {service.last_words()}")
     return service.metrics().get("tidemark_records_total", 0) > 0
 
 

@@ -304,12 +304,10 @@ def load(*files: Path) -> list[Transcript]:
                 transcripts.append(_transcript(document, path.name, len(transcripts)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 name = document.get("name") if isinstance(document, dict) else document
-                msg = f"{path.name}: {name}: {type(error).__name__}: {error}"
-                raise TranscriptError(msg) from error
+                raise TranscriptError(f"{path.name}: {name}: {type(error).__name__}: {error}") from error
     names = [each.name for each in transcripts]
     if len(set(names)) != len(names):
-        msg = f"names occur twice: {sorted({name for name in names if names.count(name) > 1})}"
-        raise TranscriptError(msg)
+        raise TranscriptError(f"names occur twice: {sorted({name for name in names if names.count(name) > 1})}")
     return transcripts
 
 
@@ -326,16 +324,14 @@ def _transcript(document: dict[str, Any], place: str, number: int) -> Transcript
     )
     steps = tuple(_step(made, step) for step in document["steps"])
     if any(step.replay for step in steps[:-1]):
-        msg = "only the last step may be a replay"
-        raise ValueError(msg)
+        raise ValueError("only the last step may be a replay")
     return replace(made, steps=steps)
 
 
 def _step(made: Transcript, step: dict[str, Any]) -> Step:
     _known(step, "restart", "change", "add", "unread", "silent", "replay", "expect", "watermark")
     if not step.keys() & {"change", "add", "unread", "silent", "replay"}:
-        msg = f"nothing happens in the step {step}"
-        raise ValueError(msg)
+        raise ValueError(f"nothing happens in the step {step}")
     add, unread = (tuple(_record(made, text) for text in step.get(name, ())) for name in ("add", "unread"))
     expect = {item: _fields(item, value) for item, value in (step.get("expect") or {}).items()}
     silent_ms = round(step.get("silent", 0) * 1000)
@@ -353,8 +349,7 @@ def _fields(item: str, value: Any) -> Fields:
 
 def _known(mapping: Mapping[str, Any], *names: str) -> None:
     if unknown := set(mapping) - set(names):
-        msg = f"{sorted(unknown)}: allowed are {', '.join(names)}"
-        raise ValueError(msg)
+        raise ValueError(f"{sorted(unknown)}: allowed are {', '.join(names)}")
 
 
 def _record(transcript: Transcript, text: str) -> Record:

@@ -429,8 +429,7 @@ class World:
             for step in (sink.count_skewed, sink.progress):
                 with suppress(FencedError):
                     step()
-                    msg = f"a writer of epoch {sink.micro_batch.epoch} was not refused"
-                    raise AssertionError(msg)
+                    raise AssertionError(f"a writer of epoch {sink.micro_batch.epoch} was not refused")
 
     def damage(self, chance: Random) -> None:
         """An entry of a bucket is damaged: a worker that reads it names that, and writes nothing. Then it is mended."""
@@ -447,8 +446,7 @@ class World:
             assert self.entries.states[key] == broken
             self.entries.states[key] = stored
             return
-        msg = f"bucket {key[0]}: entry {entry} was damaged, and nobody noticed"
-        raise AssertionError(msg)
+        raise AssertionError(f"bucket {key[0]}: entry {entry} was damaged, and nobody noticed")
 
     def lose(self, name: str) -> None:
         """Redis loses a key: what is written then is refused, and the key comes back."""
@@ -460,8 +458,7 @@ class World:
         except WritesLostError:
             self.client.restore(key, 0, data)
             return
-        msg = f"a Redis without {name} was written to"
-        raise AssertionError(msg)
+        raise AssertionError(f"a Redis without {name} was written to")
 
     def read(self) -> dict[str, dict[str, str]]:
         """All windows, sessions and devices, by key without the prefix, when nothing waits."""

@@ -288,8 +288,7 @@ class _Budget:
         """Raises SchemaError after MAX_NODES."""
         self._left -= 1
         if self._left < 0:
-            msg = f"it has more than {MAX_NODES} types with all that it refers to"
-            raise SchemaError(msg)
+            raise SchemaError(f"it has more than {MAX_NODES} types with all that it refers to")
 
 
 def _endless(below: Mapping[str, Collection[str]]) -> set[str]:

@@ -150,11 +150,9 @@ def new_catalog(
             avro_types.bounded(schema)
         except Py4JJavaError as error:
             cause: Any = error.java_exception
-            msg = f"is no Avro schema: {cause.getMessage()}"
-            raise SchemaError(msg) from error
+            raise SchemaError(f"is no Avro schema: {cause.getMessage()}") from error
         except (AttributeError, KeyError, RecursionError, TypeError) as error:  # of a form that Avro's parser lets pass
-            msg = f"is a schema whose types cannot be followed: {error!r}"
-            raise SchemaError(msg) from error
+            raise SchemaError(f"is a schema whose types cannot be followed: {error!r}") from error
 
     return Catalogs.of(settings, resume.files_of(spark, settings), check, count)
 

@@ -16,8 +16,7 @@ def number_of(guid: str) -> int:
     try:
         return FIRST + int.from_bytes(UUID(guid).bytes[:7])
     except (ValueError, AttributeError) as error:
-        msg = f"{guid!r} is no GUID"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{guid!r} is no GUID") from error
 
 
 def shown(number: int) -> str:

@@ -64,8 +64,7 @@ def first_value(text: str) -> Any:
     text = text.lstrip(_JSON_BLANKS)
     value, end = _STRICT.raw_decode(text)
     if isinstance(value, int | float) and text[end : end + 1] not in ("", *_JSON_BLANKS):
-        msg = "is not JSON: a number with letters behind it"
-        raise ValueError(msg)
+        raise ValueError("is not JSON: a number with letters behind it")
     _require_levels(text[:end])
     return value
 
@@ -150,8 +149,7 @@ def _require_levels(text: str) -> list[re.Match[str]]:
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         deepest = max(deepest, depth)
     if deepest > _LEVELS:
-        msg = f"is not JSON: {deepest} levels, limit {_LEVELS}"
-        raise ValueError(msg)
+        raise ValueError(f"is not JSON: {deepest} levels, limit {_LEVELS}")
     return tokens
 
 
@@ -167,22 +165,19 @@ def _loaded(text: str) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> Object:
     if longest := next((name for name, _ in pairs if len(name) > _NAME), ""):
-        msg = f"is not JSON: a name of {len(longest)} letters, limit {_NAME}"
-        raise ValueError(msg)
+        raise ValueError(f"is not JSON: a name of {len(longest)} letters, limit {_NAME}")
     return Object(pairs)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> Object:
     found = _object(pairs)
     if len(found) < len(pairs):
-        msg = "is not JSON: a name twice in one object"
-        raise ValueError(msg)
+        raise ValueError("is not JSON: a name twice in one object")
     return found
 
 
 def _not_finite(name: str) -> Any:
-    msg = f"is not JSON: {name}"
-    raise ValueError(msg)
+    raise ValueError(f"is not JSON: {name}")
 
 
 def _integer(text: str) -> int:
@@ -195,8 +190,7 @@ def _fraction(text: str) -> float:
 
 def _checked(text: str) -> str:
     if len(text) > _DIGITS and (digits := len(_NOT_DIGITS.sub("", text).removeprefix("0"))) > _DIGITS:
-        msg = f"is not JSON: a number of {digits} digits, limit {_DIGITS}"
-        raise ValueError(msg)
+        raise ValueError(f"is not JSON: a number of {digits} digits, limit {_DIGITS}")
     return text
 
 

@@ -346,8 +346,7 @@ def _place(value: bytes, framing: Framing) -> tuple[Place, int]:
     end = at + size
     name = value[first:end]
     if value[at : at + 1] != _NAME_TAG or first + length != end or len(value) < end or not name.isascii():
-        msg = "the name of the message is damaged"
-        raise UnreadableError(msg)
+        raise UnreadableError("the name of the message is damaged")
     return name.decode(), end
 
 
@@ -357,8 +356,7 @@ def _path(value: bytes, begin: int) -> tuple[tuple[int, ...], int]:
     if count == 0:  # short for the first message
         return (0,), at
     if not 0 < count <= _DEEPEST:
-        msg = f"the path of the message has {count} numbers"
-        raise UnreadableError(msg)
+        raise UnreadableError(f"the path of the message has {count} numbers")
     numbers = []
     for _ in range(count):
         number, at = _varint(value, at)
@@ -382,8 +380,7 @@ def _unsigned(value: bytes, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
             return number, at + place + 1
-    msg = "the path of the message is damaged"
-    raise UnreadableError(msg)
+    raise UnreadableError("the path of the message is damaged")
 
 
 def _written(number: int) -> bytes:
@@ -415,8 +412,7 @@ def _file(files: tuple[File, ...]) -> Any:
             add(proto)
         return pool.FindFileByName(files[-1][0])
     except Exception as error:  # the pool raises TypeError and KeyError, the parser DecodeError
-        msg = f"the Protobuf schema cannot be used: {' '.join(str(error).split())}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"the Protobuf schema cannot be used: {' '.join(str(error).split())}") from error
 
 
 @lru_cache(maxsize=512)
@@ -435,13 +431,11 @@ def _message(files: tuple[File, ...], place: Place, record_type: str | None = No
             named = (
                 record_type if place is None else place if not isinstance(place, tuple) else ".".join(map(str, path))
             )
-            msg = f"the schema has no message {named}"
-            raise UnreadableError(msg)
+            raise UnreadableError(f"the schema has no message {named}")
         found = types[number]
         types = list(found.nested_types)
     if record_type is not None and found is not None and found.full_name != record_type:
-        msg = f"is a {found.full_name}, and {record_type} is read"
-        raise UnreadableError(msg)
+        raise UnreadableError(f"is a {found.full_name}, and {record_type} is read")
     return message_factory.GetMessageClass(found)
 
 
@@ -541,7 +535,7 @@ def _value(field: Any, value: Any) -> Any:
         named = field.enum_type.values_by_number.get(value)
         return str(value) if named is None else named.name
     if isinstance(value, bytes) or not isinstance(value, int | float | str):
-        raise UnreadableError(f"{field.name}: {_NO_VALUE}")  # noqa: EM102
+        raise UnreadableError(f"{field.name}: {_NO_VALUE}")
     return value
 
 

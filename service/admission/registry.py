@@ -106,8 +106,7 @@ class Client:
 
     def _read(self, schema: "Schema", what: str) -> dict[str, Any]:
         if _kind(schema) != self._kind:
-            msg = f"{self}: {what} is {_NAMES.get(_kind(schema), _kind(schema))}, not {_NAMES[self._kind]}"
-            raise SchemaError(msg)
+            raise SchemaError(f"{self}: {what} is {_NAMES.get(_kind(schema), _kind(schema))}, not {_NAMES[self._kind]}")
         try:
             if self._kind == PROTOBUF:
                 parts = self._references(schema)  # a file comes after those that it imports
@@ -122,8 +121,7 @@ class Client:
             raise
         except (AttributeError, KeyError, ValueError, TypeError, SchemaError, RecursionError) as error:
             text = str(error) if isinstance(error, SchemaError) else repr(error)
-            msg = f"{self}: {what} cannot be read: {text}"
-            raise SchemaError(msg) from error
+            raise SchemaError(f"{self}: {what} cannot be read: {text}") from error
         return record(schema_document, f"{self}: {what}")
 
     def _references(self, schema: "Schema") -> dict[str, Any]:
@@ -135,8 +133,7 @@ class Client:
         def add(schema: "Schema", depth: int) -> None:
             nonlocal size
             if depth > _DEEPEST:
-                msg = f"references go {_DEEPEST} deep"
-                raise SchemaError(msg)
+                raise SchemaError(f"references go {_DEEPEST} deep")
             for each in schema.references or ():
                 if str(each.name) in names:
                     continue
@@ -144,13 +141,11 @@ class Client:
                 what = f"{each.subject}, version {each.version}"
                 version = self._ask(what, "get_version", each.subject, each.version, **self._form)
                 if version is None:
-                    msg = f"it refers to {what}, which does not exist"
-                    raise SchemaError(msg)
+                    raise SchemaError(f"it refers to {what}, which does not exist")
                 text = version.schema.schema_str or ""
                 size += len(text)
                 if len(names) > MAX_REFERENCES or size > MAX_BYTES:
-                    msg = f"it refers to more than {MAX_REFERENCES} schemas, or {MAX_BYTES} bytes of them"
-                    raise SchemaError(msg)
+                    raise SchemaError(f"it refers to more than {MAX_REFERENCES} schemas, or {MAX_BYTES} bytes of them")
                 add(version.schema, depth + 1)
                 parts[str(each.name)] = text if self._kind == PROTOBUF else parsed(text)
 
@@ -178,8 +173,7 @@ class Client:
             return getattr(self._client, method)(*arguments, **options)
         except _TooLargeError as error:
             self.close()  # the rest of the answer is still on its way
-            msg = f"{self}: the answer for {what} {error}"
-            raise SchemaError(msg) from error
+            raise SchemaError(f"{self}: the answer for {what} {error}") from error
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None
@@ -232,11 +226,9 @@ def _limited(session: Any, timeout_s: float) -> Callable[[Any], None]:
             for piece in self._stream:
                 size += len(piece)
                 if size > MAX_BYTES:
-                    msg = f"has more than {MAX_BYTES} bytes"
-                    raise _TooLargeError(msg)
+                    raise _TooLargeError(f"has more than {MAX_BYTES} bytes")
                 if time.monotonic() > self._end_s:
-                    msg = f"the answer takes longer than {timeout_s} s"
-                    raise httpx.ReadTimeout(msg)
+                    raise httpx.ReadTimeout(f"the answer takes longer than {timeout_s} s")
                 yield piece
 
         def close(self) -> None:
@@ -244,8 +236,7 @@ def _limited(session: Any, timeout_s: float) -> Callable[[Any], None]:
 
     def limit(response: Any) -> None:
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            msg = "is compressed"
-            raise _TooLargeError(msg)
+            raise _TooLargeError("is compressed")
         response.stream = Limited(response.stream)
 
     return limit
@@ -257,8 +248,7 @@ def parsed(text: str, where: str = "") -> Any:
         document = json.loads(text)
         avro_types.require_shallow(document)
     except (RecursionError, SchemaError) as error:
-        msg = f"{where}{avro_types.TOO_NESTED}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{where}{avro_types.TOO_NESTED}") from error
     return document
 
 
@@ -274,6 +264,5 @@ def record(schema: Any, where: str) -> dict[str, Any]:
                 record(each, where)
         return avro_types.wrapped(schema)
     if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-        msg = f"{where}: must be an Avro record, or a union of records"
-        raise SchemaError(msg)
+        raise SchemaError(f"{where}: must be an Avro record, or a union of records")
     return schema

@@ -238,8 +238,7 @@ class SchemaCatalog:
             try:
                 self.check(schema)
             except SchemaError as error:
-                msg = f"schema id {schema_id} of {source}: {error}"
-                raise SchemaError(msg) from error
+                raise SchemaError(f"schema id {schema_id} of {source}: {error}") from error
             if schema_id not in stored:
                 self._store(source, schema_id, schema)
         return schemas

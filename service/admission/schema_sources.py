@@ -66,8 +66,7 @@ class FolderSource:
         schemas = {}
         for path in sorted(self._path.glob(f"*.{self._suffix}")):
             if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
-                msg = f"{path}: a schema's file name must be its id, such as 1.{self._suffix}"
-                raise SchemaError(msg)
+                raise SchemaError(f"{path}: a schema's file name must be its id, such as 1.{self._suffix}")
             schemas[int(path.stem)] = self._read(path)
         if not schemas:
             msg = f"{self}: the folder has no schema"
@@ -214,8 +213,7 @@ def _read_descriptors(path: Path) -> dict[str, Any]:
     try:
         files = FileDescriptorSet.FromString(path.read_bytes()).file
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{path}: cannot be read ({error.strerror})") from error
     except DecodeError:
         files = []
     if not files:
@@ -228,11 +226,9 @@ def _read_json(path: Path) -> Any:
     try:
         return parsed(path.read_text(encoding="utf-8"), f"{path}: ")
     except OSError as error:
-        msg = f"{path}: cannot be read ({error.strerror})"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
-        msg = f"{path}: is not JSON: {error}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{path}: is not JSON: {error}") from error
 
 
 _FILES: Mapping[str, tuple[str, Callable[[Path], dict[str, Any]]]] = MappingProxyType(

@@ -106,8 +106,7 @@ def changing(files: object, name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"{files}/{name} cannot be written: {error}"
-        raise unusable(what, remedy=_WRITABLE) from error
+        raise unusable(f"{files}/{name} cannot be written: {error}", remedy=_WRITABLE) from error
 
 
 def unreadable(folder: object, name: str, error: Exception, remedy: str = RESTORE) -> CheckpointError:

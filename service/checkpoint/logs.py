@@ -22,8 +22,7 @@ def committed(folder: Folder) -> MicroBatch | None:
     name, first = offset_log.name(batch), offset_log.FIRST
     for file, reason in ((name, log_files.problem(folder, name)), (first, folder.problem(first))):
         if reason:
-            what = f"{folder}/{file} {reason}"
-            raise CheckpointError(what, remedy=RESTORE)
+            raise CheckpointError(f"{folder}/{file} {reason}", remedy=RESTORE)
     start = {**offset_log.first(folder), **topic_log.read(folder).begun}
     after = event_time.read(folder, batch)[0]
     ends = offset_log.ends(folder, batch)
@@ -48,8 +47,7 @@ def require_whole(folder: Folder) -> None:
     """Raise one CheckpointError that names all damaged files."""
     broken = damaged(folder)
     if broken:
-        what = f"{folder}: {'; '.join(f'{name} {why}' for name, why in broken.items())}"
-        raise CheckpointError(what, remedy=RESTORE)
+        raise CheckpointError(f"{folder}: {'; '.join(f'{name} {why}' for name, why in broken.items())}", remedy=RESTORE)
 
 
 def damaged_files(folder: Path) -> list[Path]:

@@ -287,5 +287,4 @@ def _readable(files: Files) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        what = f"{files}: {error}"
-        raise unusable(what, remedy=RESTORE) from error
+        raise unusable(f"{files}: {error}", remedy=RESTORE) from error

@@ -76,8 +76,7 @@ def of(folder: Folder, batch: int) -> Shape:
             raise TypeError(manifest.NAME)
         return Shape(number, tuple(commit_log.attempts(folder, batch).values()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{folder}: the shape of its state cannot be read: {error}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+        raise CheckpointError(f"{folder}: the shape of its state cannot be read: {error}", remedy=RESTORE) from error
 
 
 def begin(files: Files, switch: Switch) -> None:

@@ -78,11 +78,9 @@ class Care:
         ahead = 0 if micro_batch.batch == self.careful else READ_AHEAD
         over = [str(span) for span in self.pending if _has(micro_batch, span, ahead)]
         if over:
-            what = f"batch {micro_batch.batch} reaches over {', '.join(over)}"
-            raise ReadAnewError(what)
+            raise ReadAnewError(f"batch {micro_batch.batch} reaches over {', '.join(over)}")
         if self.careful is not None and micro_batch.batch > self.careful:
-            what = f"batch {self.careful} is committed"
-            raise ReadAnewError(what)
+            raise ReadAnewError(f"batch {self.careful} is committed")
 
 
 @dataclass(frozen=True, slots=True)

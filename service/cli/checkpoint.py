@@ -89,8 +89,7 @@ def reshape(
     from service.commands import reshape
 
     if [buckets is not None, undo, forget].count(True) != 1 or (partitions is not None and buckets is None):
-        message = "give --buckets N, perhaps with --partitions N, or --undo, or --forget"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter("give --buckets N, perhaps with --partitions N, or --undo, or --forget")
     loaded = settings.load(config)
     target = None if buckets is None else reshape.Target.of(buckets, partitions)
     with reshape.reshaping(loaded, say) as reshaping:

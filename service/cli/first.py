@@ -68,8 +68,7 @@ def init(
         message = "give both or neither: --reference names the database, --query its rows"
         raise typer.BadParameter(message, param_hint="--reference")
     if schemas is not None and registry is not None:
-        message = "give one of --schemas and --registry"
-        raise typer.BadParameter(message, param_hint="--schemas")
+        raise typer.BadParameter("give one of --schemas and --registry", param_hint="--schemas")
     folder = config.absolute().parent
     tls = {"ca_file": ca_file, "certificate": certificate, "key": key}
     kafka = {"bootstrap": bootstrap, "topics": topic, "group": name, "user": user} | _files(
@@ -213,8 +212,7 @@ def _options(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name:
-            message = f"{pair!r} is not NAME=VALUE"
-            raise typer.BadParameter(message, param_hint="--option")
+            raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--option")
         if is_secret(name, value):
             message = f"{name} has a secret, which would be in the file: use --password-file or --key, or write the file by hand"
             raise typer.BadParameter(message, param_hint="--option")
@@ -224,8 +222,7 @@ def _options(pairs: list[str]) -> dict[str, str]:
 
 def _agrees(question: str) -> bool:
     if not sys.stdin.isatty():
-        message = "standard input is no terminal to ask at, and nothing is written: give --yes"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter("standard input is no terminal to ask at, and nothing is written: give --yes")
     try:
         return typer.confirm(question, default=True)
     except typer.Abort:

@@ -23,8 +23,7 @@ def _known(context: typer.Context, chosen: list[str] | None) -> list[str]:
     reasons = [] if context.resilient_parsing or not chosen else _reasons()
     for reason in chosen or ():
         if reasons and reason not in reasons:
-            message = f"{reason!r} is not one of {', '.join(reasons)}"
-            raise typer.BadParameter(message)
+            raise typer.BadParameter(f"{reason!r} is not one of {', '.join(reasons)}")
     return chosen or []
 
 

@@ -81,8 +81,7 @@ def backfill(
 def _attributes(chosen: list[str] | None) -> list[str]:
     for each in chosen or ():
         if "=" not in each:
-            message = f"{each!r} is not COLUMN=VALUE"
-            raise typer.BadParameter(message)
+            raise typer.BadParameter(f"{each!r} is not COLUMN=VALUE")
     return chosen or []
 
 
@@ -116,8 +115,7 @@ def devices(
     limit = lines if lines is not None or json else 50
     if skewed:
         if status or where or prefix or after:
-            message = "--skewed lists all of them, without --status, --where, --prefix and --after"
-            raise typer.BadParameter(message)
+            raise typer.BadParameter("--skewed lists all of them, without --status, --where, --prefix and --after")
         listed = devices.skewed(settings.load(config).redis)[:limit]
         for line in [document(listed)] if json else devices.skewed_table(listed):
             say(line)
@@ -164,8 +162,7 @@ def sql(
     from service.commands import extra
 
     if json and csv:
-        message = "--json and --csv are two forms: give one"
-        raise typer.BadParameter(message)
+        raise typer.BadParameter("--json and --csv are two forms: give one")
     text = sys.stdin.read() if question == "-" else question
     sql = extra.command("sql")
     sql.show(sql.ask(settings.load(config), text), "json" if json else "csv" if csv else "table")

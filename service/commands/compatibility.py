@@ -220,8 +220,7 @@ def _parsed(schema: Mapping[str, Any]) -> Any:
         return _avro().Schema.Parser().parse(json.dumps(schema))
     except Py4JJavaError as error:
         java: Any = error.java_exception
-        msg = f"is no Avro schema: {java.getMessage()}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"is no Avro schema: {java.getMessage()}") from error
 
 
 def _avro() -> Any:

@@ -39,5 +39,4 @@ def term(settings: Settings, say: Callable[[str], object]) -> Iterator[Lease]:
 def confirm(lease: Lease, done: str) -> None:
     """Raise FencedError if the lease is lost. `done` says what has been done by then."""
     if not lease.confirm():
-        what = f"The lease is lost: {lease.reason}. {done}"
-        raise FencedError(what, remedy="Run it again")
+        raise FencedError(f"The lease is lost: {lease.reason}. {done}", remedy="Run it again")

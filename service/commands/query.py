@@ -45,8 +45,7 @@ def request(metrics: Metrics, command: str, name: str) -> None:
         what = f"{path}: the process cannot be asked ({getattr(error, 'strerror', None) or error})"
         raise SetupError(what, remedy="Run the command on the host of the process, as its user or root") from error
     if refusal:
-        msg = f"{path}: {refusal}"
-        raise SetupError(msg)
+        raise SetupError(f"{path}: {refusal}")
 
 
 def reached(metrics: Metrics, name: str, state: str, within_s: float, say: Say) -> bool:

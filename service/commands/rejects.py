@@ -69,8 +69,7 @@ def _time_ms(option: str, text: str | None) -> int | None:
     try:
         return None if text is None else parse_time_ms(text, clock.now_ms())
     except ValueError as error:
-        what = f"{option}: {text!r} {error}"
-        raise SettingsError(what) from error
+        raise SettingsError(f"{option}: {text!r} {error}") from error
 
 
 @dataclass(frozen=True)
@@ -282,8 +281,7 @@ def replay_(
     try:
         value = None if value_file is None else value_file.read_bytes()
     except OSError as error:
-        msg = f"{value_file}: cannot be read ({error.strerror})"
-        raise SettingsError(msg) from error
+        raise SettingsError(f"{value_file}: cannot be read ({error.strerror})") from error
     mend = replay.Mend(replay.assignments(assign), value)
     if value is not None:
         many = _count(selection, loaded, 2)

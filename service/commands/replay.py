@@ -198,12 +198,10 @@ def _set(record: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]
         for parent in parents:
             inner = node.get(parent)
             if not isinstance(inner, Mapping):
-                msg = f"there is no {path}"
-                raise ValueError(msg)
+                raise ValueError(f"there is no {path}")
             node[parent] = node = dict(inner)
         if leaf not in node:
-            msg = f"there is no {path}; there are {', '.join(map(str, node))}"
-            raise ValueError(msg)
+            raise ValueError(f"there is no {path}; there are {', '.join(map(str, node))}")
         node[leaf] = value
     return changed
 
@@ -214,8 +212,7 @@ def assignments(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         path, is_there, value = text.partition("=")
         if not path or not is_there:
-            msg = f"--set {text!r} is no assignment"
-            raise SettingsError(msg, remedy="Write --set temperature=21.5")
+            raise SettingsError(f"--set {text!r} is no assignment", remedy="Write --set temperature=21.5")
         try:
             values[path] = json.loads(value)
         except ValueError:

@@ -88,8 +88,7 @@ def reshaping(settings: Settings, say: Say) -> Iterator["Reshaping"]:
         try:
             yield Reshaping(spark, settings, lease, say)
         except OSError as error:
-            what = f"{settings.service.checkpoint}: {error}"
-            raise unusable(what, remedy=RESTORE) from error
+            raise unusable(f"{settings.service.checkpoint}: {error}", remedy=RESTORE) from error
 
 
 class Reshaping:
@@ -249,8 +248,7 @@ class Reshaping:
         staged = Files(self.spark, f"{self.root}/{_QUERY}")
         attempts = tuple(commit_log.attempts(staged, 0).values())
         if len(attempts) != partitions:
-            what = f"{staged} has {len(attempts)} partitions, not {partitions}"
-            raise CheckpointError(what, remedy=_REPORT)
+            raise CheckpointError(f"{staged} has {len(attempts)} partitions, not {partitions}", remedy=_REPORT)
         for partition, attempt in enumerate(attempts):
             source, target = f"{state_files.OPERATOR}/{partition}", shape.place(partition, before)
             for name in staged.names(f"{source}/{state_files.TABLES}"):

@@ -128,11 +128,9 @@ def checkpoint(settings: Settings) -> dict[str, Any]:
 
     root = local(settings.service.checkpoint)
     if root is None:
-        msg = "the checkpoint is not on this machine; `tidemark checkpoint show` prints its manifest"
-        raise ValueError(msg)
+        raise ValueError("the checkpoint is not on this machine; `tidemark checkpoint show` prints its manifest")
     if not root.is_dir():
-        msg = f"there is no folder {root}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no folder {root}")
     files = Local(root)
     folders: dict[str, list[int]] = {}
     for file in files.walk():
@@ -228,8 +226,7 @@ def _write(out: Path, texts: Mapping[str, str]) -> None:
         with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(buffer.getvalue())
     except FileExistsError as error:
-        what = f"{out} is there already"
-        raise SettingsError(what, remedy="Name another file with --out") from error
+        raise SettingsError(f"{out} is there already", remedy="Name another file with --out") from error
     except OSError as error:
         what = f"{out} cannot be written ({error.strerror})"
         raise SetupError(what, remedy="Name another file with --out") from error

@@ -142,8 +142,7 @@ def _wait(settings: Settings, asked_ms: int, pid: int, say: Say, name: str) -> i
         answer = document.get("views") or {"list": [], "refused": None}  # a service has none until Spark runs
         refused = answer["refused"]
         if refused is not None and refused["at_ms"] >= asked_ms:
-            msg = f"the service refuses the file: {refused['text']}"
-            raise SettingsError(msg)
+            raise SettingsError(f"the service refuses the file: {refused['text']}")
         if are_taken(settings, answer["list"]):
             for line in table(answer["list"]):
                 say(line)
@@ -225,8 +224,7 @@ def _blocks(path: Path, lines: Sequence[str], views: Sequence[Document]) -> list
                 end -= 1
             blocks.append((begin, end))
     if len(blocks) != len(views):
-        msg = f"{path}: its views are not all tables that begin with [[views]]"
-        raise SettingsError(msg, remedy=_BY_HAND)
+        raise SettingsError(f"{path}: its views are not all tables that begin with [[views]]", remedy=_BY_HAND)
     return blocks
 
 
@@ -237,7 +235,6 @@ def _checked(path: Path, text: str, expected: Document) -> str:
     except SettingsError:
         is_expected = False
     if not is_expected:
-        msg = f"{path}: the place of the view in its text is not found"
-        raise SettingsError(msg, remedy=_BY_HAND)
+        raise SettingsError(f"{path}: the place of the view in its text is not found", remedy=_BY_HAND)
     configuration.loads(text, path)
     return text

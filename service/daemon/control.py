@@ -98,8 +98,7 @@ def ask(path: Path, command: str, name: str) -> str:
         connection.settimeout(REQUEST_S)
         connection.connect(str(path))
         if peer_of(connection) not in {0, os.getuid()}:
-            message = f"{path} belongs to another user"
-            raise PermissionError(message)
+            raise PermissionError(f"{path} belongs to another user")
         connection.sendall(json.dumps({"command": command, "pipeline": name}).encode() + b"\n")
         answer: Any = json.loads(_line(connection) or b"{}")
     return str(answer.get("error", "")) if isinstance(answer, dict) else "no answer"

@@ -159,8 +159,7 @@ def _refuse(options: Mapping[str, str]) -> None:
     for name, value in options.items():
         for beginning, (reason, remedy) in _REFUSED.items():
             if name.startswith(beginning):
-                what = f"kafka.options: {name}: {reason}"
-                raise SettingsError(what, remedy=f"{remedy}: {_LOGINS}")
+                raise SettingsError(f"kafka.options: {name}: {reason}", remedy=f"{remedy}: {_LOGINS}")
         if name == "enable.ssl.certificate.verification" and value.lower() in {"false", "f", "0"}:
             what = f"kafka.options: {name}: Spark's Java client always verifies the brokers' certificates"
             remedy = "Name their authority in ca_file, or the certificate itself if it is self-signed"
@@ -168,8 +167,7 @@ def _refuse(options: Mapping[str, str]) -> None:
     mechanism = _mechanism(options)
     if mechanism in _MECHANISMS:
         reason, remedy = _MECHANISMS[mechanism]
-        what = f"kafka.options: sasl.mechanism {mechanism}: {reason}"
-        raise SettingsError(what, remedy=f"{remedy}: {_LOGINS}")
+        raise SettingsError(f"kafka.options: sasl.mechanism {mechanism}: {reason}", remedy=f"{remedy}: {_LOGINS}")
 
 
 def _oidc(options: Mapping[str, str]) -> dict[str, str]:

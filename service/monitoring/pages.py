@@ -56,8 +56,7 @@ def document(metrics: "Metrics", path: str, *keys: str) -> dict[str, Any]:
     status, body = fetch(metrics, path)
     text = body[:1_000].decode("utf-8", "replace").strip()
     if status == HTTPStatus.NOT_FOUND and text.startswith(NO_PIPELINE):
-        msg = f"{address(metrics)} answers: {text}"
-        raise NoServiceError(msg)
+        raise NoServiceError(f"{address(metrics)} answers: {text}")
     try:
         reply = json.loads(body) if status == HTTPStatus.OK else None
     except ValueError as error:

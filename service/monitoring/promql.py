@@ -42,8 +42,7 @@ def seconds(duration: str) -> float:
     match = re.fullmatch(r"(\d+)([smhd])", duration)
     if match is None:
         if duration:
-            msg = f"{duration!r} is no duration"
-            raise ValueError(msg)
+            raise ValueError(f"{duration!r} is no duration")
         return 0.0
     return float(int(match[1]) * _UNITS_S[match[2]])
 
@@ -208,8 +207,7 @@ class _Parser:
         while at < len(text.rstrip()):
             match = _TOKEN.match(text, at)
             if match is None or match.lastgroup is None:
-                msg = f"cannot read {text[at:]!r} of {text!r}"
-                raise ValueError(msg)
+                raise ValueError(f"cannot read {text[at:]!r} of {text!r}")
             yield match.lastgroup, match[match.lastgroup]
             at = match.end()
         yield "end", ""
@@ -219,8 +217,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def refuse(self) -> None:
-        msg = f"did not expect {self.token[1] or 'the end'!r} in {self._text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"did not expect {self.token[1] or 'the end'!r} in {self._text!r}")
 
     def _next(self, kind: str = "", *words: str) -> str:
         """Return the next token. Raises ValueError if it is of another kind, or none of the words."""

@@ -171,8 +171,7 @@ class _Head:
         line: bytes = self._file.readline(min(size, self._left + 1))
         self._left -= len(line)
         if self._left < 0:
-            msg = "head"
-            raise http.client.LineTooLong(msg)  # answered with 431
+            raise http.client.LineTooLong("head")  # answered with 431
         return line
 
     def close(self) -> None:

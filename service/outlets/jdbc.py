@@ -102,8 +102,7 @@ class Jdbc:
     def write(self, entry: Entry) -> int:
         with self._named():
             if self._connection is None:
-                what = f"{self._place}: is not open"
-                raise OutletError(what)
+                raise OutletError(f"{self._place}: is not open")
             reached = self._locked_position()
             outlet.require_newest(reached, self._epoch, self._place)
             if entry.position.is_in(reached):
@@ -159,8 +158,7 @@ class Jdbc:
                 raise self._refuses_all(refused)
         self._connection.rollback()
         if not refused:
-            what = f"{self._place}: rows were refused, and are not any more"
-            raise OutletError(what)
+            raise OutletError(f"{self._place}: rows were refused, and are not any more")
         return refused
 
     def _refuses_all(self, refused: Mapping[int, str]) -> OutletError:
@@ -280,8 +278,7 @@ class Jdbc:
             self.close()
             raise
         except Py4JError as error:
-            what = f"{self._place}: the JVM does not answer: {error}"
-            raise OutletError(what) from error
+            raise OutletError(f"{self._place}: the JVM does not answer: {error}") from error
 
     def _problem(self, error: Py4JJavaError) -> OutletError:
         cause: Any = error.java_exception

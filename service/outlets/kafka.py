@@ -126,8 +126,7 @@ class Kafka:
     def _commit(self, pairs: Sequence[tuple[bytes, bytes]], position: Position) -> None:
         producer = self._producer
         if producer is None:
-            what = f"{self._place}: is not open"
-            raise OutletError(what)
+            raise OutletError(f"{self._place}: is not open")
         producer.begin_transaction()
         for key, value in pairs:
             clients.produce(producer, self._options.topic, value=value, key=key)
@@ -212,8 +211,7 @@ class Kafka:
             family = OutletRefusedError if isinstance(error, SourceRefusedError) else OutletError
             if isinstance(error, SourceLoginError | SourceTrustError | SecretFileError):
                 family = OutletLoginError
-            what = f"{self._place}: {error.what}"
-            raise family(what, remedy=error.remedy or remedy) from error
+            raise family(f"{self._place}: {error.what}", remedy=error.remedy or remedy) from error
         except OutletError:
             raise
         except Exception as error:

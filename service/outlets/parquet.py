@@ -61,8 +61,7 @@ class Parquet:
             system, root = folder_of(self._options.path)
             there = system.get_file_info(root).type
             if there == pafs.FileType.File:
-                what = f"{self._place}: it is a file"
-                raise OutletRefusedError(what, remedy="Name a folder")
+                raise OutletRefusedError(f"{self._place}: it is a file", remedy="Name a folder")
             reached = outlet.written(self._read_position(system, root))
         return f"{self._options.path}, " + (f"has {reached}" if reached is not None else "new")
 

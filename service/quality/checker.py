@@ -113,8 +113,7 @@ class Checker(SideJob):
         if process.returncode == SchemaError.status:
             raise SchemaError(last)
         if process.returncode:
-            what = f"the validation ended with status {process.returncode}: {last}"
-            raise SetupError(what)
+            raise SetupError(f"the validation ended with status {process.returncode}: {last}")
 
     def _report(self, unmet: dict[str, str], among: int) -> None:
         """Log what has changed since the last check, and note what is not met on /readyz."""

@@ -39,8 +39,7 @@ def hint(section: str, folder: Path, out: Path) -> str:
 def require_place(out: Path, *, replace: bool) -> None:
     """Raise SettingsError if the file exists and `replace` is false, SetupError if its folder cannot be written."""
     if out.exists() and not replace:
-        what = f"{out} is there already"
-        raise SettingsError(what, remedy="Name another file with --out, or give --replace")
+        raise SettingsError(f"{out} is there already", remedy="Name another file with --out, or give --replace")
     if not os.access(out.parent, os.W_OK):
         what = f"{out}: there is no folder {out.parent} that can be written"
         raise SetupError(what, remedy="Make it, or name another file with --out")

@@ -156,8 +156,7 @@ class _Sentinels(_Sentinel):  # type: ignore[misc]
             except redis.RedisError as error:
                 answer = str(error).rstrip(".") or type(error).__name__
             answers.append(f"{_text([(place['host'], place['port'])])}: {answer}")
-        msg = f"no sentinel names the primary of {service_name}: {'; '.join(answers)}"
-        raise MasterNotFoundError(msg)
+        raise MasterNotFoundError(f"no sentinel names the primary of {service_name}: {'; '.join(answers)}")
 
 
 _Connection: Any = redis.Connection  # redis-py types its connections only in part

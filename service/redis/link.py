@@ -251,8 +251,7 @@ def raise_refusal(error: Exception, place: Place) -> None:
         msg = f"{place}: refused, {reason}"
         raise FencedError(msg, remedy="Another writer has taken over: this process must end") from error
     if kind == "REFUSED":
-        msg = f"{place}: refused, {reason}"
-        raise SinkError(msg, remedy="Nothing is lost: run it again") from error
+        raise SinkError(f"{place}: refused, {reason}", remedy="Nothing is lost: run it again") from error
     if kind in {"EPOCHLOST", "WRITESLOST"}:
         family = EpochLostError if kind == "EPOCHLOST" else WritesLostError
         msg = f"{place}: refused, {reason}: Redis has lost data"

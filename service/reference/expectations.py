@@ -194,15 +194,12 @@ def _suite(gx: ModuleType, path: "Path", remedy: str) -> Any:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        msg = f"{path}: the expectations file cannot be read ({error.strerror})"
-        raise SchemaError(msg, remedy=remedy) from error
+        raise SchemaError(f"{path}: the expectations file cannot be read ({error.strerror})", remedy=remedy) from error
     except ValueError as error:
-        msg = f"{path}: the expectations file is not JSON: {error}"
-        raise SchemaError(msg) from error
+        raise SchemaError(f"{path}: the expectations file is not JSON: {error}") from error
     items = document.get("expectations") if isinstance(document, dict) else None
     if not isinstance(items, list):
-        msg = f'{path}: the expectations file must be an object with a list "expectations"'
-        raise SchemaError(msg)
+        raise SchemaError(f'{path}: the expectations file must be an object with a list "expectations"')
     suite = gx.ExpectationSuite(name=str(document.get("name", path.stem)))
     problems = []
     for number, item in enumerate(items):

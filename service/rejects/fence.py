@@ -54,8 +54,7 @@ class Fence:
             if stored is None or int(stored) != self.number:
                 newest = "gone" if stored is None else int(stored)
                 what = f"another correction or replay has begun: the number is {newest}, not {self.number}"
-                msg = f"{budget.place}: {what}"
-                raise FencedError(msg, remedy=_REMEDY)
+                raise FencedError(f"{budget.place}: {what}", remedy=_REMEDY)
 
     def close(self) -> None:
         self._stack.close()

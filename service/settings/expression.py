@@ -38,15 +38,13 @@ class Expression:
     def parse(cls, text: str) -> "Expression":
         """Raises ValueError for a text that is no expression, and for one without a field."""
         if len(text) > LONGEST:
-            msg = f"has {len(text)} characters; an expression has at most {LONGEST}"
-            raise ValueError(msg)
+            raise ValueError(f"has {len(text)} characters; an expression has at most {LONGEST}")
         if _EITHER.fullmatch(text):
             msg = f"{text!r} is a field or a computation. Put the field in backticks: `{text}`, or blanks around the operators"
             raise ValueError(msg)
         parsed = cls(tuple(_tokens(text)))
         if not parsed.fields:
-            msg = f"{text!r} reads no field of the record"
-            raise ValueError(msg)
+            raise ValueError(f"{text!r} reads no field of the record")
         # Spark reads `a b` as `a AS b`.
         tokens = [(kind, each) for kind, each in parsed.tokens if not each.isspace()]
         for (kind, one), (following, other) in pairwise(tokens):

@@ -22,8 +22,7 @@ _COMPUTED = re.compile(r"[()*=<>'\"]|\s[-+/%]\s")
 def parts(path: str) -> tuple[str, ...]:
     """Return the names of a path, the outermost first. Raises ValueError."""
     if not _PATH.fullmatch(path):
-        msg = f"{path!r} is no path of a field: names with dots between them, a name with a dot is in `...`"
-        raise ValueError(msg)
+        raise ValueError(f"{path!r} is no path of a field: names with dots between them, a name with a dot is in `...`")
     return tuple(quoted or plain for quoted, plain in _NAME.findall(path))
 
 

@@ -135,8 +135,7 @@ class Column(Section):
     @classmethod
     def _may_be_a_path(cls, value: object) -> object:
         if not isinstance(value, str | Mapping):
-            msg = 'must be a path, or a table such as { path = "env.line", max_values = 100 }'
-            raise ValueError(msg)
+            raise ValueError('must be a path, or a table such as { path = "env.line", max_values = 100 }')
         if isinstance(value, str):
             return {"path": source.normal(value, source.COLUMN, "a column")}
         return _normalised(value, source.COLUMN, "a column")
@@ -150,8 +149,7 @@ def _normalised(table: Mapping[str, Any], kinds: tuple[source.Kind, ...], of: st
 
 def _predicate(value: str | None) -> str | None:
     if value is not None and not value.strip():
-        msg = "is blank. Give a predicate such as \"kind = 'meter' and temperature > -40\", or leave it out"
-        raise ValueError(msg)
+        raise ValueError("is blank. Give a predicate such as \"kind = 'meter' and temperature > -40\", or leave it out")
     return value
 
 
@@ -166,16 +164,14 @@ def _device_sources(value: object) -> object:
     if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
         return value
     if not value or len(value) > _MOST_PARTS:
-        msg = f"has {len(value)} parts; a device id has 1 to {_MOST_PARTS}"
-        raise ValueError(msg)
+        raise ValueError(f"has {len(value)} parts; a device id has 1 to {_MOST_PARTS}")
     parts = tuple(source.normal(each, source.DEVICE, "a part of a device id") for each in value)
     return parts if len(parts) > 1 else parts[0]
 
 
 def _zone(value: str) -> str:
     if value not in zoneinfo.available_timezones():
-        msg = f"{value!r} is no time zone; one is Europe/Vienna, America/New_York or UTC"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} is no time zone; one is Europe/Vienna, America/New_York or UTC")
     return value
 
 
@@ -215,8 +211,7 @@ def _array_path(value: bool | str) -> bool | str:
     if isinstance(value, bool):
         return value
     if field_path.AROUND in field_path.parts(value):
-        msg = f"{value!r} begins at the record, and {field_path.AROUND!r} is what is around a reading"
-        raise ValueError(msg)
+        raise ValueError(f"{value!r} begins at the record, and {field_path.AROUND!r} is what is around a reading")
     return field_path.spelled(field_path.parts(value))
 
 
@@ -357,8 +352,7 @@ class Input(Section):
         named = given if isinstance(given, MeasuresFrom) else MeasuresFrom.model_validate(given)
         own = value.get("measures") or {}
         if isinstance(own, Mapping) and (twice := sorted(named.measures.keys() & own.keys())):
-            msg = f"measures_from.only: {', '.join(twice)} is in measures, too. Give each name once"
-            raise ValueError(msg)
+            raise ValueError(f"measures_from.only: {', '.join(twice)} is in measures, too. Give each name once")
         return {**value, "measures": {**named.measures, **own}}
 
     @model_validator(mode="before")
@@ -367,8 +361,7 @@ class Input(Section):
         if not isinstance(value, Mapping) or value.get("event_time_pattern") is None:
             return value
         if value.get("event_time_unit", "iso") != "iso":
-            msg = "event_time_pattern: is for texts. Remove event_time_unit"
-            raise ValueError(msg)
+            raise ValueError("event_time_pattern: is for texts. Remove event_time_unit")
         return {**value, "event_time_unit": "iso"}
 
     @property
@@ -663,8 +656,7 @@ class Registry(Client):
                 msg = "must be http:// or https:// and a host, without user and password, which have keys of their own"
                 raise ValueError(msg)
         if len({each.strip().partition(":")[0] for each in value.split(",")}) > 1:
-            msg = "must be all https:// or all http://: the password would go to both"
-            raise ValueError(msg)
+            raise ValueError("must be all https:// or all http://: the password would go to both")
         return value
 
 

@@ -48,8 +48,7 @@ def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]
                 or isinstance(offset, bool)
                 or offset < 0
             ):
-                msg = f"{topic}[{partition}] = {offset!r} is no partition with an offset of 0 or more"
-                raise ValueError(msg)
+                raise ValueError(f"{topic}[{partition}] = {offset!r} is no partition with an offset of 0 or more")
             offsets.setdefault(str(topic), {})[int(partition)] = offset
     return offsets
 
@@ -88,8 +87,7 @@ class Kafka(Client):
     @classmethod
     def _are_different(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if twice := sorted({name for name in value if value.count(name) > 1}):
-            msg = f"{', '.join(twice)}: is named twice"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(twice)}: is named twice")
         return value
 
     def conflicts(self) -> Iterator[str]:

@@ -24,8 +24,7 @@ YEAR_MS = 366 * 86_400_000
 def check_name(value: str) -> str:
     """Return a name as it is; raise ValueError for another text."""
     if not NAME.match(value):
-        msg = "must be a name: lower-case letters, digits and _, a letter first, at most 63"
-        raise ValueError(msg)
+        raise ValueError("must be a name: lower-case letters, digits and _, a letter first, at most 63")
     return value
 
 
@@ -62,8 +61,7 @@ class Section(BaseModel):
     @classmethod
     def _has_no_nul(cls, value: Any) -> Any:
         if isinstance(value, str | Path) and "\0" in str(value):  # TOML allows it, and no path may have it
-            msg = "must not have the character NUL"
-            raise ValueError(msg)
+            raise ValueError("must not have the character NUL")
         return value
 
     @model_validator(mode="after")

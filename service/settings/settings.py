@@ -163,7 +163,7 @@ class Settings(Section):
     @classmethod
     def _is_there_without_inputs(cls, value: Any, info: ValidationInfo) -> Any:
         if value is None and info.data.get("inputs") == ():
-            raise PydanticKnownError("missing")  # noqa: EM101 - the name of pydantic's error
+            raise PydanticKnownError("missing")
         return value
 
     @model_validator(mode="after")

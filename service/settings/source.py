@@ -92,8 +92,7 @@ def parse(text: str) -> Source:
     if word == "$header" and path:
         names = field_path.parts(path)
         if len(names) > 1:
-            msg = f"{text!r}: a header has one name. A name with a dot is in backticks: $header.`{path}`"
-            raise ValueError(msg)
+            raise ValueError(f"{text!r}: a header has one name. A name with a dot is in backticks: $header.`{path}`")
         return Source("header", names)
     msg = f"{text!r} is no source; there are {', '.join(WORDS)}. A field of the record with this name is in backticks: `{text}`"
     raise ValueError(msg)
@@ -109,8 +108,7 @@ def normal(text: str, kinds: Sequence[Kind], of: str, *, in_table: bool = False)
     found = parse(text)
     if found.kind not in kinds:
         shown = f"a constant, {text}," if found.kind == "constant" else f"{text!r}"
-        msg = f"{shown} cannot be {of}; it may be {', '.join(map(_NAMES.__getitem__, kinds))}"
-        raise ValueError(msg)
+        raise ValueError(f"{shown} cannot be {of}; it may be {', '.join(map(_NAMES.__getitem__, kinds))}")
     return str(found)
 
 
@@ -147,8 +145,7 @@ _NAMES: dict[Kind, str] = {
 
 def _constant(value: str, text: str) -> Source:
     if not value.strip() or not value.isprintable():
-        msg = f"{text}: a constant is a text that is not blank, without control characters"
-        raise ValueError(msg)
+        raise ValueError(f"{text}: a constant is a text that is not blank, without control characters")
     return Source("constant", text=value)
 
 
@@ -156,17 +153,14 @@ def _pattern(text: str) -> str:
     """Return the pattern of `$topic/PATTERN/`. Raises ValueError for one that has not one named group."""
     pattern = text.removeprefix("$topic/").removesuffix("/")
     if not text.endswith("/") or not pattern:
-        msg = f"{text!r}: a part of the topic is $topic/PATTERN/, such as '$topic/plant-(?P<plant>[^-]+)/'"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: a part of the topic is $topic/PATTERN/, such as '$topic/plant-(?P<plant>[^-]+)/'")
     if len(pattern) > _LONGEST_PATTERN:
-        msg = f"{text[:40]!r}...: the pattern has {len(pattern)} characters, limit {_LONGEST_PATTERN}"
-        raise ValueError(msg)
+        raise ValueError(f"{text[:40]!r}...: the pattern has {len(pattern)} characters, limit {_LONGEST_PATTERN}")
     try:
         groups = _matched("", pattern).type.num_fields
     except ValueError as error:
         why = str(error).partition("Invalid regular expression: ")[2] or str(error)
-        msg = f"{text!r}: {why}. A pattern has one group with a name, such as (?P<plant>[^-]+)"
-        raise ValueError(msg) from error
+        raise ValueError(f"{text!r}: {why}. A pattern has one group with a name, such as (?P<plant>[^-]+)") from error
     if groups != 1:
         msg = f"{text!r}: the pattern has {groups} groups; it needs one, with a name, such as (?P<plant>[^-]+)"
         raise ValueError(msg)

@@ -59,27 +59,23 @@ class Form:
 def parse(pattern: str) -> Form:
     """Return the form of a pattern's texts. Raises ValueError."""
     if len(pattern) > _LONGEST:
-        msg = f"has {len(pattern)} letters, limit {_LONGEST}"
-        raise ValueError(msg)
+        raise ValueError(f"has {len(pattern)} letters, limit {_LONGEST}")
     regex, groups, at = r"^\s*", dict[str, int](), 0
     while at < len(pattern):
         token = _TOKEN.match(pattern, at)
         if token is None:
-            msg = f"{pattern!r}: a text between quotes has no end"
-            raise ValueError(msg)
+            raise ValueError(f"{pattern!r}: a text between quotes has no end")
         at, letters = token.end(), token[0]
         if token[1] is None:
             if any(not 0x20 <= ord(each) <= 0xFFFF for each in letters):
-                msg = f"{pattern!r}: has a sign that no text of a time has"
-                raise ValueError(msg)
+                raise ValueError(f"{pattern!r}: has a sign that no text of a time has")
             text = "'" if letters == "''" else letters if token[2] is None else token[2].replace("''", "'")
             regex += "".join(map(_literal, text))
             continue
         *parts, expression = _part(letters, pattern)
         for part in parts:
             if part in groups:
-                msg = f"{pattern!r}: {letters} is a part that the pattern has twice"
-                raise ValueError(msg)
+                raise ValueError(f"{pattern!r}: {letters} is a part that the pattern has twice")
             groups[part] = len(groups) + 1
         regex += expression
     _require(set(groups), pattern)
@@ -107,8 +103,7 @@ def _literal(sign: str) -> str:
 def _require(parts: set[str], pattern: str) -> None:
     for of, name in ((_YEARS, "a year"), (_MONTHS, "a month"), (_HOURS, "an hour")):
         if len(of & parts) > 1:
-            msg = f"{pattern!r}: has {name} twice"
-            raise ValueError(msg)
+            raise ValueError(f"{pattern!r}: has {name} twice")
     lacking = [
         text
         for text, is_there in (
@@ -124,5 +119,4 @@ def _require(parts: set[str], pattern: str) -> None:
         if not is_there
     ]
     if lacking:
-        msg = f"{pattern!r}: lacks {', '.join(lacking)}"
-        raise ValueError(msg)
+        raise ValueError(f"{pattern!r}: lacks {', '.join(lacking)}")

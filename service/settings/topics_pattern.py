@@ -30,13 +30,12 @@ def _is_pattern(value: str | None) -> str | None:
         return None
     try:
         if not value.strip():
-            raise ValueError("it is blank")  # noqa: EM101 - named below
+            raise ValueError("it is blank")
 
         matches(value, ["a"])
     except ValueError as error:
         why = str(error).partition("Invalid regular expression: ")[2] or str(error)
-        msg = f"{value!r} is no regular expression of RE2: {why}. One is 'plant-.*'"
-        raise ValueError(msg) from error
+        raise ValueError(f"{value!r} is no regular expression of RE2: {why}. One is 'plant-.*'") from error
     return value
 
 
@@ -45,7 +44,7 @@ TopicsPattern = Annotated[str | None, AfterValidator(_is_pattern)]
 
 def _or_pattern(topics: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     if not topics and info.data.get("topics_pattern", "") is None:
-        raise PydanticKnownError("too_short", {"field_type": "Tuple", "min_length": 1, "actual_length": 0})  # noqa: EM101
+        raise PydanticKnownError("too_short", {"field_type": "Tuple", "min_length": 1, "actual_length": 0})
     return topics
 
 

@@ -464,8 +464,7 @@ class Sessions(Section):
     def _are_statistics(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         known = statistics.with_those_of_sessions(statistics.ORDERED)
         if unknown := [name for name in value if name not in known]:
-            msg = f"{', '.join(map(repr, unknown))}: no statistic of sessions; there are {', '.join(known)}"
-            raise ValueError(msg)
+            raise ValueError(f"{', '.join(map(repr, unknown))}: no statistic of sessions; there are {', '.join(known)}")
         return statistics.with_those_of_sessions(value)
 
     @property

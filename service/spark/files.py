@@ -207,8 +207,7 @@ class Files:
             self._system.getFileStatus(self._at(name))
             self._system.mkdirs(self._at(to.rpartition("/")[0]))
             if not self._system.rename(self._at(name), self._at(to)):
-                what = f"{name}: cannot be renamed to {to}"
-                raise OSError(what)
+                raise OSError(f"{name}: cannot be renamed to {to}")
 
     def remove_folder(self, name: str) -> None:
         """Remove a sub-folder with all that it has, if it exists."""
@@ -343,8 +342,7 @@ def _named(name: str) -> Iterator[None]:
             family = FileNotFoundError
         elif cause.getClass().getSimpleName().endswith(_EXISTS):
             family = FileExistsError
-        msg = f"{name}: {text}"
-        raise family(msg) from error
+        raise family(f"{name}: {text}") from error
 
 
 def _is_missing(error: Py4JJavaError) -> bool:

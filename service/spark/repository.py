@@ -172,13 +172,11 @@ def _download(url: str, headers: Mapping[str, str], file: BinaryIO) -> None:
         for chunk in iter(lambda: answer.read(1 << 16), b""):
             file.write(chunk)
             if file.tell() > LARGEST:
-                message = f"it has more than {LARGEST >> 20} MB"
-                raise OSError(message)
+                raise OSError(f"it has more than {LARGEST >> 20} MB")
         # A connection that breaks off is the end of the answer for `read` with a size (Python 3.11).
         promised = answer.headers["Content-Length"]
         if promised is not None and file.tell() < int(promised):
-            message = f"the connection broke off after {file.tell()} of {promised} bytes"
-            raise OSError(message)
+            raise OSError(f"the connection broke off after {file.tell()} of {promised} bytes")
 
 
 def _split(repository: str) -> tuple[str, dict[str, str]]:

@@ -57,8 +57,7 @@ class Changing(World):
         """A term that ends after the first batch is published, and before it is committed."""
 
         def fail() -> None:
-            msg = "killed"
-            raise RuntimeError(msg)
+            raise RuntimeError("killed")
 
         self.named(topics, **kafka)
         resume.prepare(self.spark, self.settings)

@@ -113,8 +113,7 @@ def test_a_writer_that_is_fenced_decides_nothing(spark, tmp_path):
     def fence():
         # The successor has decided while this writer was frozen.
         Local(tmp_path).replace(column_values.DOCUMENT.name, b'{"line": ["first"]}')
-        what = "fenced"
-        raise FencedError(what)
+        raise FencedError("fenced")
 
     with pytest.raises(FencedError):
         values.decide({"line": ["late"]}, fence)

@@ -69,8 +69,7 @@ class Dies(StatefulProcessor):
 def refuse(batches: Any) -> Any:
     for batch in batches:
         if batch.num_rows:
-            what = "Redis at h:1/0: OOM command not allowed"
-            raise SinkError(what, remedy="Raise Redis's maxmemory")
+            raise SinkError("Redis at h:1/0: OOM command not allowed", remedy="Raise Redis's maxmemory")
         yield batch
 
 
@@ -126,8 +125,7 @@ def test_an_unforeseen_error_of_a_task_is_no_damaged_checkpoint(spark: SparkSess
 
 def test_an_error_in_foreach_batch_does_not_accuse_the_plan(spark: SparkSession, tmp_path: Path) -> None:
     def fail(_rows: DataFrame, _number: int) -> None:
-        what = "no such thing"
-        raise KeyError(what)
+        raise KeyError("no such thing")
 
     error = ended(rate(spark), tmp_path / "org.apache.kafka.checkpoint", fail)
     assert type(error) is QueryError

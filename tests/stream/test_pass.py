@@ -224,8 +224,7 @@ class AddAndCrash(Add):
     def do(self, world):
         def crash():
             world.crash_in_batch = None
-            message = "crash before publish"
-            raise RuntimeError(message)
+            raise RuntimeError("crash before publish")
 
         world.crash_in_batch = crash
         with pytest.raises(StreamingQueryException, match="crash before publish"):

@@ -64,8 +64,7 @@ def test_nothing_is_written_without_views_or_by_a_writer_that_is_fenced(tmp_path
     assert begins(tmp_path, 0) == {}
 
     def fence() -> None:
-        what = "another writer"
-        raise FencedError(what, remedy="none")
+        raise FencedError("another writer", remedy="none")
 
     def wanted(*views: tuple[str, str]) -> Collection[tuple[str, str]]:
         return Beginnings(Local(tmp_path)).of_batch(0, views, lambda: 0, fence)

@@ -250,15 +250,13 @@ class Memory:
 
     def open(self, epoch: int) -> Position | None:
         if self.is_away:
-            what = "Memory is away"
-            raise OutletError(what)
+            raise OutletError("Memory is away")
         return self.entries[-1].position if self.entries else None
 
     def write(self, entry: Entry) -> int:
         assert self.may_write.wait(30)
         if self.is_away:
-            what = "Memory is away"
-            raise OutletError(what)
+            raise OutletError("Memory is away")
         self.entries.append(entry)
         return 1
 

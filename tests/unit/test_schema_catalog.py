@@ -201,8 +201,7 @@ def test_a_schema_that_the_engine_cannot_use_is_refused_and_counted(tmp_path: Pa
 
     def refuse(given: Mapping[str, Any]) -> None:
         if given["name"] != "R1":
-            msg = "no"
-            raise SchemaError(msg)
+            raise SchemaError("no")
 
     catalog = SchemaCatalog(make(tmp_path), SchemaStore(Files()), refuse, counted.append)
     catalog.open(None)

@@ -103,8 +103,7 @@ def test_a_thread_that_cannot_start_costs_one_call(port: int, refused: str, monk
     def fail(thread: threading.Thread) -> None:
         is_limit = isinstance(thread, threading.Timer)
         if is_limit == (refused == "limit"):
-            msg = "can't start new thread"
-            raise RuntimeError(msg)
+            raise RuntimeError("can't start new thread")
         start(thread)
 
     with monkeypatch.context() as patched:

@@ -334,8 +334,7 @@ def service(tmp_path: Path) -> Service:
 
 
 def refuse(*_: object) -> Settings:
-    msg = "views: no query can have them"
-    raise SettingsError(msg)
+    raise SettingsError("views: no query can have them")
 
 
 @pytest.fixture

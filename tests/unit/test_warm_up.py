@@ -46,8 +46,7 @@ class Cluster:
         return self
 
     def toArrow(self) -> None:  # noqa: N802 - Spark's name
-        what = "the cluster is away"
-        raise RuntimeError(what)
+        raise RuntimeError("the cluster is away")
 
 
 class Executors:

@@ -254,7 +254,7 @@ def test_a_page_that_could_not_be_read_is_read_again(
         async def fail() -> Any:
             task = asyncio.current_task()
             if task is not None and "Live._run" in str(task.get_coro()):
-                raise RuntimeError("found something")  # noqa: EM101
+                raise RuntimeError("found something")
             return await look()
 
         monkeypatch.setattr(served.site.sources, "look", fail)
@@ -268,7 +268,7 @@ def test_a_task_that_fails_ends_the_process(
     world: World, options: Options, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(_: Sources) -> None:
-        raise RuntimeError("found something")  # noqa: EM101
+        raise RuntimeError("found something")
 
     monkeypatch.setattr(Sources, "_pulse", fail)
     monkeypatch.setattr(os, "nice", lambda _: 0)

@@ -144,8 +144,7 @@ def _configure(run: Run, registry: Registry) -> None:
     for number in (1, 2):
         registry.register(_SUBJECT, json.loads((SCHEMAS / f"{number}.avsc").read_text()))
     if registry.register(f"{GAUGES}-value", schema(), kind="PROTOBUF") != SCHEMA_ID:
-        what = f"the schema of {GAUGES} has not the id {SCHEMA_ID} that its readings have"
-        raise SetupError(what)
+        raise SetupError(f"the schema of {GAUGES} has not the id {SCHEMA_ID} that its readings have")
     settings = run.testbed.settings
     settings["inputs"][1]["columns"] = {"line": {"path": "line", "max_values": bombs.VALUES}}
     run.testbed.first_input["reader_schema"] = 2

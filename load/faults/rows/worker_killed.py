@@ -43,8 +43,7 @@ def python_workers(jvms: Sequence[int]) -> list[psutil.Process]:
             if "python" in each.name() and "daemon.py" not in " ".join(each.cmdline()):
                 workers.append(each)
     if not workers:
-        what = f"No JVM has a Python worker: {tree(jvms)}"
-        raise SetupError(what)
+        raise SetupError(f"No JVM has a Python worker: {tree(jvms)}")
     return workers
 
 

@@ -215,8 +215,7 @@ class Service:
     def new_records(self) -> list[Sent]:
         """Return the records of the topic that this function has not returned before."""
         if self.producer.flush(30):
-            msg = "records were not delivered"
-            raise TimeoutError(msg)
+            raise TimeoutError("records were not delivered")
         found = []
         for partition in range(PARTITIONS):
             place = TopicPartition(self.topic, partition, self.read_to[partition])
@@ -227,8 +226,7 @@ class Service:
             while self.read_to[partition] < end:
                 message = self.consumer.poll(30)
                 if message is None or message.error():
-                    msg = f"{place} was not read: {message and message.error()}"
-                    raise TimeoutError(msg)
+                    raise TimeoutError(f"{place} was not read: {message and message.error()}")
                 headers: Any = message.headers() or ()
                 offset = int(message.offset() or 0)
                 sent = json.loads(message.value() or b"")
@@ -302,8 +300,7 @@ class Service:
         deadline = time.monotonic() + WAIT_S
         while outlets is not None and any(each.progress().pending for each in outlets.deliveries):
             if time.monotonic() > deadline:
-                msg = f"the outlet lacks entries for {WAIT_S:.0f} s"
-                raise TimeoutError(msg)
+                raise TimeoutError(f"the outlet lacks entries for {WAIT_S:.0f} s")
             time.sleep(_POLL_S)
 
     def correct(self, *, again: bool = False) -> int:

@@ -85,8 +85,7 @@ class Walk:
             self._put(DEVICES[0], self.time_ms, self.time_ms, 1.0, 0)
             self._take()
         if self.service.waits_for_outlet():
-            msg = f"after {FLUSHES} batches corrected values are still not with the outlets"
-            raise WrongError(msg)
+            raise WrongError(f"after {FLUSHES} batches corrected values are still not with the outlets")
         self.compare()
 
     def _send(self, chance: Random) -> None:
@@ -201,18 +200,15 @@ class Walk:
             mark = after.get(place)
             if mark is None or mark.state != "replayed":
                 if "--force" in options:
-                    msg = f"{place} was not sent again by --force: {mark}"
-                    raise WrongError(msg)
+                    raise WrongError(f"{place} was not sent again by --force: {mark}")
                 continue
             if mark.copy is None or mark.copy not in new or not new[mark.copy].is_copy:
-                msg = f"the copy of {place} is not in the topic: {mark}, {new}"
-                raise WrongError(msg)
+                raise WrongError(f"the copy of {place} is not in the topic: {mark}, {new}")
             copies.add(mark.copy)
             self.stream.replay(place, is_counted=self.stream.records[place].reason in LATE)
             self.said.append(f"        {place} is {mark.copy}")
         if copies != new.keys():
-            msg = f"replay has sent {sorted(new)}, the marks have {sorted(copies)}"
-            raise WrongError(msg)
+            raise WrongError(f"replay has sent {sorted(new)}, the marks have {sorted(copies)}")
         if takes:
             self._take()
 
@@ -227,18 +223,15 @@ class Walk:
         new = [place for place in done if place not in before or before[place].state != "corrected"]
         self.said.append(f"    corrected {sorted(new)}, again: {again}")
         if not again and number != len(new):
-            msg = f"correct says that it has corrected {number} readings, and marks {len(new)}"
-            raise WrongError(msg)
+            raise WrongError(f"correct says that it has corrected {number} readings, and marks {len(new)}")
         self.stream.recomputed(self.rules)
         wrong = [place for place in new if not self._may_be_corrected(self.stream.records[place])]
         if wrong:
-            msg = f"corrected and should not be: {[self.stream.records[place] for place in wrong]}"
-            raise WrongError(msg)
+            raise WrongError(f"corrected and should not be: {[self.stream.records[place] for place in wrong]}")
         self.stream.correct(place for place in done if again or place in new)
         left = [each for each in self.stream.records.values() if each.place not in done and self._is_due(each)]
         if left:
-            msg = f"not corrected and should be: {left}"
-            raise WrongError(msg)
+            raise WrongError(f"not corrected and should be: {left}")
 
     def _may_be_corrected(self, record: Record) -> bool:
         end_ms = record.event_ms // plain.MINUTE_MS * plain.MINUTE_MS + 2 * plain.MINUTE_MS

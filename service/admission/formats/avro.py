@@ -106,8 +106,7 @@ class Avro(Format):
         except DamagedError as error:
             return Dissected(decoder.fields, decoder.spans, number, stop=decoder.at, why=str(error))
         except (KeyError, TypeError, AttributeError) as error:
-            msg = f"the writer's schema cannot be used: {error!r}"
-            raise SchemaError(msg) from error
+            raise SchemaError(f"the writer's schema cannot be used: {error!r}") from error
         if decoder.at == len(value):
             return Dissected(found, decoder.spans, number)
         why = f"{len(value) - decoder.at} bytes after the record"
@@ -139,8 +138,7 @@ class Avro(Format):
             schema: Any = fastavro.parse_schema(dict(writer))
             fastavro.schemaless_writer(out, schema, dict(record), strict=True)
         except Exception as error:  # fastavro raises errors of many classes
-            msg = f"does not fit schema {number}: {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"does not fit schema {number}: {error}") from error
         return out.getvalue()
 
     def refusal(self, found: Dissected) -> str:

@@ -69,8 +69,7 @@ class Protobuf(Format):
         try:
             json_format.ParseDict(record, message)
         except json_format.ParseError as error:
-            msg = f"does not fit schema {framings.of(form).id_of(value, form, schemas)}: {error}"
-            raise ValueError(msg) from error
+            raise ValueError(f"does not fit schema {framings.of(form).id_of(value, form, schemas)}: {error}") from error
         return protobuf.head(value, framings.of(form)) + bytes(message.SerializeToString())
 
     def proposed(self, _found: Dissected, value: bytes, form: Input, schemas: Schemas) -> Mapping[str, Any]:

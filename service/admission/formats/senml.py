@@ -113,5 +113,4 @@ def _encoded(each: Mapping[str, Any], base: Mapping[str, Any], broker_ms: int | 
 
 
 def _refuse(name: str) -> NoReturn:
-    msg = f"{name} is no number of JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{name} is no number of JSON")

@@ -51,8 +51,7 @@ class _Bounded(io.BytesIO):
 
     def read(self, size: int | None = -1) -> bytes:
         if self.tell() > self.end:
-            msg = f"a measurement has more than {_LARGEST} bytes"
-            raise ValueError(msg)
+            raise ValueError(f"a measurement has more than {_LARGEST} bytes")
         return super().read(size)
 
     def ends_list(self) -> bool:

@@ -74,13 +74,11 @@ def plan(folder: Folder, batch: int) -> tuple[Offsets, int]:
     # Spark writes a line for every branch of the plan that reads the source, all with the same offsets.
     sources = {line for line in lines if line != "-"}
     if len(sources) != 1:
-        what = f"{folder}/{name(batch)} reads {len(sources)} sources, not one"
-        raise CheckpointError(what, remedy=_OTHERS)
+        raise CheckpointError(f"{folder}/{name(batch)} reads {len(sources)} sources, not one", remedy=_OTHERS)
     try:
         return parse_offsets(sources.pop()), int(json.loads(settings).get("batchTimestampMs", 0))
     except (ValueError, AttributeError) as error:
-        what = f"{folder}/{name(batch)} has no offsets of Kafka's: {error}"
-        raise CheckpointError(what, remedy=_OTHERS) from error
+        raise CheckpointError(f"{folder}/{name(batch)} has no offsets of Kafka's: {error}", remedy=_OTHERS) from error
 
 
 def replace(files: Folder, batch: int, offsets: Offsets) -> None:
@@ -98,8 +96,7 @@ def partitions(folder: Folder) -> int:
     try:
         return int(log_files.content(folder, newest)["conf"][_PARTITIONS])
     except (ValueError, KeyError, IndexError, TypeError) as error:
-        what = f"{folder}/{newest} has no {_PARTITIONS}"
-        raise CheckpointError(what, remedy=RESTORE) from error
+        raise CheckpointError(f"{folder}/{newest} has no {_PARTITIONS}", remedy=RESTORE) from error
 
 
 def set_partitions(files: Files, batch: int, partitions: int) -> None:

@@ -74,8 +74,7 @@ def listen(options: Options) -> Listener:
     try:
         return Listener(options.address, options.port, most())
     except OSError as error:
-        msg = f"--address {options.address}, --port {options.port}: {error.strerror}"
-        raise OptionsError(msg) from error
+        raise OptionsError(f"--address {options.address}, --port {options.port}: {error.strerror}") from error
 
 
 def server(app: Starlette, options: Options, listener: Listener) -> uvicorn.Server:
@@ -184,5 +183,4 @@ def _words(command: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
-        msg = f"--rejects {command!r}: {error}. Give a command as a shell takes it"
-        raise OptionsError(msg) from error
+        raise OptionsError(f"--rejects {command!r}: {error}. Give a command as a shell takes it") from error

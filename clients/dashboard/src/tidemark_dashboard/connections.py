@@ -47,8 +47,7 @@ class Listener(socket.socket):
             oldest.shut()
             if oldest is line or len(self.lines) > self._limit + BACKLOG:
                 line.close()
-                msg = "as many connections as there may be"
-                raise ConnectionAbortedError(msg)
+                raise ConnectionAbortedError("as many connections as there may be")
         return line, address
 
 

@@ -81,14 +81,11 @@ class Options:
             msg = f"--address {self.address}: give the names in the page's address, such as --host metrics.example.com"
             raise OptionsError(msg)
         if token and len(token) < SHORTEST_TOKEN:
-            msg = f"the token in --token-file has {len(token)} characters; {SHORTEST_TOKEN} are the least"
-            raise OptionsError(msg)
+            raise OptionsError(f"the token in --token-file has {len(token)} characters; {SHORTEST_TOKEN} are the least")
         if not 0 <= self.port <= LARGEST_PORT:
-            msg = f"--port {self.port}: give 0 to {LARGEST_PORT}"
-            raise OptionsError(msg)
+            raise OptionsError(f"--port {self.port}: give 0 to {LARGEST_PORT}")
         if (self.certificate is None) != (self.key is None):
-            msg = "--certificate and --key belong together: give both"
-            raise OptionsError(msg)
+            raise OptionsError("--certificate and --key belong together: give both")
         for name, url in (("--service", self.service), ("--prometheus", self.prometheus)):
             if url and not _is_http(url):
                 msg = f"{name} {url.rpartition('@')[2]!r}: give a URL such as http://127.0.0.1:9400, or https://"
@@ -109,9 +106,7 @@ def _secret(path: Path | None, option: str) -> str:
     try:
         text = path.read_text(encoding="utf-8-sig").strip() if path else ""
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{option} {path}: {error}"
-        raise OptionsError(msg) from error
+        raise OptionsError(f"{option} {path}: {error}") from error
     if not text:
-        msg = f"{option} {path} is empty"
-        raise OptionsError(msg)
+        raise OptionsError(f"{option} {path} is empty")
     return text

@@ -104,8 +104,7 @@ class Service:
                 )
                 raise ValueError(msg)
             if not isinstance(status, dict) or "batches" not in status:
-                msg = f"{self.url}/status is not what a service of Tidemark answers"
-                raise ValueError(msg)
+                raise ValueError(f"{self.url}/status is not what a service of Tidemark answers")
             samples = Samples(await _get(client, f"{self.url}/metrics{self._query}"))
             conditions = self.conditions
             if time.monotonic() - self._conditions_asked_s >= CONDITIONS_S - EVERY_S / 2 or self.health.is_away:
@@ -177,6 +176,5 @@ async def _get(client: httpx2.AsyncClient, url: str) -> str:
         async for piece in answer.aiter_bytes():
             body += piece
             if len(body) > MOST_BYTES:
-                msg = f"{url} answers more than {MOST_BYTES} bytes"
-                raise ValueError(msg)
+                raise ValueError(f"{url} answers more than {MOST_BYTES} bytes")
     return body.decode("utf-8", "replace")

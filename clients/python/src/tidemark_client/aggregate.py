@@ -102,8 +102,7 @@ def _sketch(text: str, key: str) -> Sketch:
     try:
         return read(text)
     except ValueError as error:
-        msg = f"{key}: field sketch is not what a service of Tidemark writes: {error}"
-        raise ContractError(msg) from error
+        raise ContractError(f"{key}: field sketch is not what a service of Tidemark writes: {error}") from error
 
 
 def _within(value: float | None, least: float | None, most: float | None) -> float | None:

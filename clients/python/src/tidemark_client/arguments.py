@@ -28,11 +28,9 @@ def time(name: str, value: Any, *, is_ago: bool = False) -> int:
         forms = (
             "whole milliseconds since 1970 as an int, such as int(time.time() * 1000), or a datetime with a time zone"
         )
-        msg = f"{name} = {value!r}: give {forms}{', or a timedelta before now' if is_ago else ''}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} = {value!r}: give {forms}{', or a timedelta before now' if is_ago else ''}")
     if not EARLIEST_MS <= found <= LATEST_MS:
-        msg = f"{name} = {value!r} is not a time of the years 2 to 9998"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} = {value!r} is not a time of the years 2 to 9998")
     return found
 
 
@@ -45,16 +43,14 @@ def counts(**values: Any) -> None:
     """Check numbers of answers, which are whole."""
     for name, value in values.items():
         if not _is_whole(value):
-            msg = f"{name} = {value!r}: give a whole number as an int"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} = {value!r}: give a whole number as an int")
 
 
 def texts(**values: Any) -> None:
     """Check names, which are text, or None."""
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
-            msg = f"{name} = {value!r}: give text, a str"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"{name} = {value!r}: give text, a str")
 
 
 def _is_whole(value: Any) -> bool:

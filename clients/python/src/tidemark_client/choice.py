@@ -33,13 +33,11 @@ class Choice:
             status=self.status, sort=self.sort, **{f"where[{name!r}]": text for name, text in self.where.items()}
         )
         if self.status is not None and self.status not in STATUSES:
-            msg = f"status = {self.status!r}: give one of {', '.join(STATUSES)}"
-            raise ArgumentError(msg)
+            raise ArgumentError(f"status = {self.status!r}: give one of {', '.join(STATUSES)}")
         if self.limit is not None:
             arguments.counts(limit=self.limit)
             if self.limit < 0:
-                msg = f"limit = {self.limit}: give 0 or more, or None for all devices"
-                raise ArgumentError(msg)
+                raise ArgumentError(f"limit = {self.limit}: give 0 or more, or None for all devices")
 
     @property
     def is_bounded(self) -> bool:

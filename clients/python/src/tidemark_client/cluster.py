@@ -56,16 +56,14 @@ def single(url: str) -> str:
         msg = "the URL has no scheme of Redis: redis://, rediss:// for TLS, unix://, or redis+sentinel:// for sentinels"
         raise ArgumentError(msg)
     if "," in parts.netloc.rpartition("@")[2]:
-        msg = "the URL names several nodes: give cluster=True if they are those of a Redis Cluster"
-        raise ArgumentError(msg)
+        raise ArgumentError("the URL names several nodes: give cluster=True if they are those of a Redis Cluster")
     return url
 
 
 def split(url: str) -> SplitResult:
     """The parts of a URL with a port that is a number. Raises ArgumentError."""
     if not isinstance(url, str):
-        msg = f"url is of the type {type(url).__name__}: give text, a str"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"url is of the type {type(url).__name__}: give text, a str")
     try:
         parts = urlsplit(url)
         if "," not in parts.netloc:
@@ -128,6 +126,5 @@ def _host(text: str, default: int) -> tuple[str, int]:
     except ValueError:
         name, port = None, None
     if not name:
-        msg = f"the URL has no host, or a port that is none: give host:port. {_ESCAPES}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"the URL has no host, or a port that is none: give host:port. {_ESCAPES}")
     return f"[{name}]" if ":" in name else name, port or default

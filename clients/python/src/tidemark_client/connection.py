@@ -47,11 +47,9 @@ def checked(connection: C, *, is_async: bool) -> C:
     """The connection, if it is of the right kind and decodes its answers. Raises TypeError."""
     made: Any = connection
     if inspect.iscoroutinefunction(made.execute_command) != is_async:
-        msg = "Client takes a connection of redis, AsyncClient one of redis.asyncio"
-        raise TypeError(msg)
+        raise TypeError("Client takes a connection of redis, AsyncClient one of redis.asyncio")
     if not made.get_encoder().decode_responses:
-        msg = "the connection answers with bytes: make it with decode_responses=True, or use from_url"
-        raise TypeError(msg)
+        raise TypeError("the connection answers with bytes: make it with decode_responses=True, or use from_url")
     if getattr(made, "read_from_replicas", False) or getattr(made, "load_balancing_strategy", None) is not None:
         raise TypeError(REPLICAS)
     return connection
@@ -67,16 +65,14 @@ def positive(name: str, value: int) -> int:
     """The value of an argument. Raises ArgumentError."""
     arguments.counts(**{name: value})
     if value < 1:
-        msg = f"{name} = {value!r}: give 1 or more"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{name} = {value!r}: give 1 or more")
     return value
 
 
 def block_ms(connection: Any, block_s: float) -> int:
     """How long one request may wait for changes: half of the time after which the connection gives up. Raises ArgumentError."""
     if not isinstance(block_s, (int, float)) or not 0 <= block_s < float("inf"):
-        msg = f"block_s = {block_s!r}: give seconds, 0 or more"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"block_s = {block_s!r}: give seconds, 0 or more")
     timeout_s = connection.get_connection_kwargs().get("socket_timeout")
     waits_s = block_s if timeout_s is None else min(block_s, timeout_s / 2)
     return max(1, int(waits_s * 1000)) if block_s else 0

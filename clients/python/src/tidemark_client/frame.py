@@ -26,8 +26,7 @@ def to_frame(values: Iterable[Value]) -> Any:
     try:
         import pandas as pd  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        msg = "to_frame needs pandas: pip install pandas"
-        raise ArgumentError(msg) from error
+        raise ArgumentError("to_frame needs pandas: pip install pandas") from error
     times: set[str] = set()
     frame: Any = pd.DataFrame([_row(each, times) for each in values])
     for name in list(frame.columns):
@@ -43,8 +42,7 @@ def to_frame(values: Iterable[Value]) -> Any:
 def _row(value: Value, times: set[str]) -> dict[str, Any]:
     """The columns of a value. Names of times are added to `times`: a measure may have the name of a time."""
     if not isinstance(value, (Window, Session, Device, Aggregate)):
-        msg = f"{value!r}: give windows, sessions, devices or aggregates"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"{value!r}: give windows, sessions, devices or aggregates")
     row: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         content = getattr(value, each.name)

@@ -47,8 +47,7 @@ class Names:
         try:
             return self.shard(zlib.crc32(self.encode(text)) % self.shards)
         except UnicodeError as error:
-            msg = f"{text!r} cannot be sent to Redis: {error}"
-            raise ArgumentError(msg) from error
+            raise ArgumentError(f"{text!r} cannot be sent to Redis: {error}") from error
 
     def number_of(self, key: object) -> int | None:
         """The number of the shard that has a key, None for a key of none."""
@@ -145,8 +144,7 @@ def key_text(view: str, columns: Sequence[str], key: KeyOf) -> str:
     values: tuple[object, ...] = tuple(key) if isinstance(key, (list, tuple)) else (key,)
     if not columns or len(values) != len(columns) or not all(each is None or isinstance(each, str) for each in values):
         by = ", ".join(columns) or "nothing: it is over all devices"
-        msg = f"view {view!r} is by {by}; {key!r} does not fit. Give one text, or None, for each column"
-        raise KeyTextError(msg)
+        raise KeyTextError(f"view {view!r} is by {by}; {key!r} does not fit. Give one text, or None, for each column")
     texts = [NO_VALUE if each is None else str(each) for each in values]
     return texts[0] if len(texts) == 1 else "|".join(map(_escaped, texts))
 

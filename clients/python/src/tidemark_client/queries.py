@@ -175,8 +175,7 @@ def latest(
     arguments.texts(view=view, measure=measure)
     arguments.counts(back=back)
     if not 1 <= back <= MOST_WINDOWS:
-        msg = f"back = {back}: give a number of windows from 1 to {MOST_WINDOWS}"
-        raise ArgumentError(msg)
+        raise ArgumentError(f"back = {back}: give a number of windows from 1 to {MOST_WINDOWS}")
 
     def steps(names: Names) -> Steps[list[Window]]:
         meta = (yield from layout.meta(names)).view(view)
@@ -355,8 +354,7 @@ def together(questions: Iterable[Query[Any]]) -> Query[list[Any]]:
     """
     asked = list(questions)
     if any(query.pauses for query in asked):
-        msg = "a snapshot is not asked together with other queries: give all of them to one snapshot"
-        raise TypeError(msg)
+        raise TypeError("a snapshot is not asked together with other queries: give all of them to one snapshot")
 
     def steps(names: Names) -> Steps[list[Any]]:
         running = {number: query.steps(names) for number, query in enumerate(asked)}

@@ -27,8 +27,7 @@ def read(text: str) -> Sketch:
     level = int(head)
     bins = [(int(number), int(count)) for number, _, count in (each.partition(":") for each in rest)]
     if level >= 64 or not all(count and -_INFINITE <= number << level < _INFINITE for number, count in bins):
-        msg = f"no sketch: {text[:60]!r}"
-        raise ValueError(msg)
+        raise ValueError(f"no sketch: {text[:60]!r}")
     return Sketch(level, bins)
 
 

@@ -156,8 +156,7 @@ class View:
             return self.measures[0]
         if name is None or name not in self.measures:
             asked = "no measure was given" if name is None else f"{name!r} is none of them"
-            msg = f"view {self.name!r} has the measures {', '.join(self.measures)}; {asked}"
-            raise UnknownViewError(msg)
+            raise UnknownViewError(f"view {self.name!r} has the measures {', '.join(self.measures)}; {asked}")
         return name
 
 
@@ -218,8 +217,7 @@ class Meta:
     def view(self, name: str) -> View:
         """Raises UnknownViewError."""
         if name not in self.views:
-            msg = f"the service has no view {name!r}; its views are {', '.join(self.views) or 'none'}"
-            raise UnknownViewError(msg)
+            raise UnknownViewError(f"the service has no view {name!r}; its views are {', '.join(self.views) or 'none'}")
         return self.views[name]
 
 

@@ -114,8 +114,7 @@ def parse(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
             what, remedy = _place(text, tree), "See `tidemark sql --help` for examples"
         raise QuestionError(what, remedy=remedy)
     if len(tree["statements"]) != 1:
-        what = f"The text has {len(tree['statements'])} statements"
-        raise QuestionError(what, remedy="Ask one question at a time")
+        raise QuestionError(f"The text has {len(tree['statements'])} statements", remedy="Ask one question at a time")
     found = _Walk(connection)
     found.walk(tree["statements"])
     source = tree["statements"][0]["node"].get("from_table") or {}

@@ -19,8 +19,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     """Redis is asked for the device, its sessions of the span, and its windows of the view by device with the finest slide."""
     device_id = query.get("id", "")
     if not device_id:
-        msg = "The address names no device"
-        raise NotFoundError(msg)
+        raise NotFoundError("The address names no device")
     meta = await sources.meta()
     await sources.look()
     device = await sources.ask(queries.device(device_id))

@@ -22,8 +22,7 @@ async def read(sources: Sources, query: Query) -> Shown:
     view, measure = await chosen(sources, query)
     key = query.get("key", "")
     if not key:
-        msg = "The address names no key of the view"
-        raise NotFoundError(msg)
+        raise NotFoundError("The address names no key of the view")
     view = of_key(view, key)
     progress = await sources.look()
     final = progress.final if progress else 0
