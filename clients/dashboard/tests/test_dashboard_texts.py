@@ -186,6 +186,13 @@ def test_a_device_that_the_feed_has_named_is_not_the_one_that_was_silent_longest
     assert fleet.page(fleet.ids(), Order("last_seen"), 0, 5) == ["us-3", "eu-1", "us-1", "US-2", "eu-2"]
 
 
+def test_devices_that_are_new_are_read_before_those_that_have_changed() -> None:
+    fleet = fleet_of(FLEET)
+    for each in ("US-2", "new", "eu-1"):
+        fleet.touch(each)
+    assert list(fleet._stale) == ["new", "US-2", "eu-1"]
+
+
 def test_a_page_s_answer_about_a_device_may_be_newer_than_one_on_its_way() -> None:
     fleet = fleet_of(FLEET)
     fleet.touch("US-2")
