@@ -12,7 +12,7 @@ from tidemark_dashboard.health import Health
 
 BLOCK_S = 1.0
 RETRY_S = 1.0
-REST_S = 0.1
+REST_S = 0.05
 """After an answer: a batch has many entries, and is written for longer than one of them is read."""
 BEHIND_S = 10.0
 """After so long of full answers the reader gives up the entries in between, and everything is read again."""
