@@ -26,8 +26,6 @@ from service.monitoring.promql import Expression, Operation
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-LEAST_S = 1.0
-"""Between two evaluations: a reader asks for the documents that need one right after each other."""
 _log = logging.getLogger(__name__)
 _STANDBY = promql.parse('tidemark_role{role="standby"} == 1')
 _TEMPLATE = re.compile(r"\{\{ \$(?:labels\.(?P<label>\w+)|value(?: \| (?P<how>\w+))?) \}\}")
@@ -74,16 +72,13 @@ class Conditions:
         watched = [each.expression for each in self._rules if each.expression is not None]
         expressions = [*watched, *EXPRESSIONS.values(), _STANDBY]
         self._history = History(promql.longest(*map(promql.ranges, expressions)))
-        self._began_s, self._looked_s = clock.monotonic_s(), -math.inf
+        self._began_s = clock.monotonic_s()
         self._history.add(collect(), self._began_s)
 
     def look(self) -> None:
-        """Add the metrics of now, and evaluate all rules, unless that was done within the last LEAST_S."""
+        """Add the metrics of now, and evaluate all rules."""
         with self._lock:
             now_s = clock.monotonic_s()
-            if now_s - self._looked_s < LEAST_S:
-                return
-            self._looked_s = now_s
             families = list(self._collect())
             self._history.add(families, now_s)
             is_standby = bool(_STANDBY.vector(self._history))
@@ -98,7 +93,7 @@ class Conditions:
             self.course.add(families, self._firing(now_s))
 
     def document(self) -> dict[str, Any]:
-        """Return the document of /conditions, evaluated within the last LEAST_S."""
+        """Return the document of /conditions, evaluated now."""
         with self._lock:
             self.look()
             return {

@@ -169,7 +169,6 @@ def test_changes_of_the_views_and_of_the_reference_are_marked(time: Time) -> Non
     monitor = Monitor(metrics, Status("plant"))
     metrics.reference("v1", 10, lambda: 0.0)
     monitor.course()
-    time.s += 1
     metrics.view_changes.labels("applied").inc()
     metrics.reference("v2", 10, lambda: 0.0)
     document = monitor.course()

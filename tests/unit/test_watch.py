@@ -15,7 +15,6 @@ from service import clock
 from service.cli import main
 from service.commands.watch import Watch
 from service.errors import SinkError
-from service.monitoring import conditions
 from tests import minimal
 from tests.served import Served, served
 from tests.unit.test_cli import GOOD
@@ -27,12 +26,6 @@ ROOT = Path(__file__).parents[2]
 def service() -> Iterator[Served]:
     with served("plant7") as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look evaluates the rules."""
-    monkeypatch.setattr(conditions, "LEAST_S", 0.0)
 
 
 def seen(shown: Watch) -> str:
