@@ -26,7 +26,7 @@ AT_ONCE = 500
 REST = 19.0
 """After each round trip of keeping current, a rest of so many times its length: at most a twentieth of a core."""
 REST_OF_NEW = 1.0
-"""The same after one with devices that are new: a fleet of 100,000 is counted in a minute, and not in seven."""
+"""The same after one of devices most of which are new: a fleet of 100,000 is counted in a minute, and not in seven."""
 PATROL_S = 1.0
 PATROL = 200
 """Devices that are read again in turn, in each PATROL_S."""
@@ -246,7 +246,8 @@ class Fleet:
             ids.append(self._stale.popitem(last=False)[0])
         if ids:
             self._has_changed = True  # fewer devices wait
-            rest = REST if all(each in self._devices for each in ids) else REST_OF_NEW
+            new = sum(each not in self._devices for each in ids)
+            rest = REST_OF_NEW if 2 * new > len(ids) else REST
             await self._read(ids)
             await asyncio.sleep(max(0.05, rest * (time.monotonic() - began)))
             return
