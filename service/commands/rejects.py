@@ -140,26 +140,23 @@ def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
     loaded = matching.resolved(settings.load(selection.config))
     counts: Counter[tuple[str, str]] = Counter()
     most = LINES if lines is None and not as_json else lines
-    newest: list[tuple[int, Coordinates, Any]] = []  # a heap: the rejects come partition by partition
-
-    def shown(entry: _Entry) -> str | list[str]:
-        return document(entry.document(loaded)) if as_json else _row(entry, loaded)
-
+    # A heap, because the rejects come partition by partition; each place comes once.
+    newest: list[tuple[int, Coordinates, _Entry]] = []
     for entry in _selected(selection, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
         if most is not None and len(newest) >= most and (not most or (reject.broker_ms, reject.place) < newest[0][:2]):
             continue
-        heappush(newest, (reject.broker_ms, reject.place, shown(entry) if most is None else entry))
+        heappush(newest, (reject.broker_ms, reject.place, entry))
         if most is not None and len(newest) > most:
             heappop(newest)
-    rows = [each if most is None else shown(each) for _, _, each in sorted(newest, key=lambda each: each[:2])]
     if as_json:
-        for row in rows:
-            say(row)
+        while newest:
+            say(document(heappop(newest)[2].document(loaded)))
         return 0
+    rows = [_row(heappop(newest)[2], loaded) for _ in range(len(newest))]
     head = ["record", "broker time", "reason", "state", "device", "detail"]
-    for line in aligned([head, *(row for row in rows if isinstance(row, list))]) if rows else []:
+    for line in aligned([head, *rows]) if rows else []:
         say(line)
     for line in _summary(counts):
         say(line)
