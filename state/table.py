@@ -76,7 +76,10 @@ def next_expiry(state: BucketState, rules: Rules) -> int | None:
 
 
 def _is_due(state: BucketState, rules: Rules, watermark_ms: int, line_ms: int) -> bool:
-    """Return whether time changes the state, or the rules: an earlier version reads no trails (docs/operator/upgrade.md)."""
+    """Return whether the state changes without readings: by time, or as it has trails that the rules do not have any more.
+
+    Version 0.4.0 reads no state with trails.
+    """
     wanted = {field.name for field in folding.trail_fields(rules.trails)}
     if any(field.type == blobs.TYPE and field.name not in wanted for field in state.runs.schema):
         return True
