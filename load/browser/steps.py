@@ -210,7 +210,8 @@ def redis_away(stage: Stage) -> None:
     with stage.chromium.open("/pipeline") as page:
         stage.testbed.redis.pause()
         try:
-            stage.until(lambda: away in page.inner_text("#pipeline_now"), "the page to say that Redis does not answer")
+            # The pages together rest after each rendering: tidemark_dashboard.live.LONGEST_S.
+            stage.until(lambda: away in page.inner_text("#pipeline_now"), "the page to say that Redis is away", START_S)
             require(page.query_selector("#pipeline_batches tbody tr") is not None, "The batches are not shown any more")
             stage.chromium.judge(page, "pipeline, Redis away")
             stage.picture(page, "redis-away")

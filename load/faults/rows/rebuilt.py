@@ -43,6 +43,7 @@ def rebuilt(run: Run) -> Figures:
             pause_s = _switch(run, writer, used, other)
             writer = run.instance(f"on-{other}-{number}", other)
             pauses_s.append(pause_s + _goes_on(run, writer))
+    run.recover(STARTS_S)
     run.drain()
     run.end(writer)
     run.compare()
