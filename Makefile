@@ -36,9 +36,9 @@ OPTIONS  = $(call option,FOR,for) $(call option,RATE,rate) $(call option,DEVICES
   $(call option,PICTURES,pictures) $(if $(QUICK),--quick) $(if $(KEEP),--keep) $(call option,JSON,json) $(ARGS)
 
 # What `make verify` runs. Each name is a target of its own, too.
-VERIFY   := faults cluster pace peers profile hostile soak silent shapes test-all parity restart upgrade observe teeth browser client wheel newcomer image tutorial commands chart
+VERIFY   := faults cluster pace peers profile hostile soak silent shapes test-all parity restart upgrade observe teeth browser client wheel newcomer image tutorial commands chart kubernetes
 # Programs below load/, which have the name of their target unless MODULE says another one.
-PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak parity restart upgrade observe teeth browser newcomer image tutorial site commands chart
+PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak parity restart upgrade observe teeth browser newcomer image tutorial site commands chart kubernetes
 
 .PHONY: help setup test test-all check hostile silent shapes verify wheel client classes lock jars registry clean $(PROGRAMS)
 .DELETE_ON_ERROR:
@@ -59,6 +59,7 @@ restart upgrade pace profile: MODULE = load.bench.$@
 profile: $(PY_SPY)
 teeth: MODULE = load.mutations.teeth
 chart: MODULE = load.manifests.helm
+kubernetes: MODULE = load.manifests.applied
 walks: MODULE = load.walks$(if $(REAL),.real)
 soak: MODULE = load.faults --id soak batches
 restart: classes

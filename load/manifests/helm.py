@@ -21,7 +21,7 @@ from load.servers import go_program
 from service.errors import SetupError, TidemarkError
 
 MODULE = "helm.sh/helm/v3/cmd/helm@v3.16.4"
-_IMAGE = ("--set", "image.repository=registry.example.com/tidemark")
+IMAGE = ("--set", "image.repository=registry.example.com/tidemark")
 SAME = {
     "single": (),
     "standby": ("--set", "standby=true,monitoring.enabled=true,checkpoint.storageClass=shared"),
@@ -58,7 +58,7 @@ def refusal(release: str, *options: str) -> str:
 
 def differences(name: str, options: Sequence[str]) -> list[str]:
     """Return the documents that the chart and an overlay do not share, without what only one of both can have."""
-    chart, overlay = template("tidemark", *_IMAGE, *options), render(FOLDER / "overlays" / name)
+    chart, overlay = template("tidemark", *IMAGE, *options), render(FOLDER / "overlays" / name)
     found = [problem for document in chart for problem in problems(document)]
     ours, theirs = ({_name(each): _plain(each) for each in part} for part in (chart, overlay))
     found += [f"{each}: only in one of both" for each in sorted(ours.keys() ^ theirs.keys())]
@@ -76,7 +76,7 @@ def _plain(node: Any) -> Any:
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
         return node
-    left_out = {"app.kubernetes.io/instance", "namespace", "checksum/settings"}
+    left_out = {"app.kubernetes.io/instance", "namespace", "checksum/settings", "helm.sh/resource-policy"}
     plain = {key: _plain(value) for key, value in node.items() if key not in left_out}
     if isinstance(plain.get("configMap"), dict):
         plain["configMap"] = {"name": "tidemark"}
