@@ -94,18 +94,11 @@ def ids(kafka: Kafka) -> Mapping[str, str]:
 
     A topic that is deleted and created again has a new id.
     """
-    client = clients.admin(kafka)
-    futures = client.describe_topics(TopicCollection(list(kafka.topics)), request_timeout=TIMEOUT_S)
-    topic_ids = {}
-    for name, future in futures.items():
-        try:
-            topic_id = str(future.result(TIMEOUT_S).topic_id)
-            topic_ids[name] = "" if topic_id == _NO_ID else topic_id
-        except (KafkaException, TimeoutError) as error:
-            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise missing(kafka, [name]) from error
-            raise unreachable(kafka, error, client) from error
-    return topic_ids
+    described = _described(clients.admin(kafka), kafka, kafka.topics)
+    if lacking := [topic for topic in kafka.topics if topic not in described]:
+        raise missing(kafka, lacking)
+    topic_ids = {name: str(topic.topic_id) for name, topic in described.items()}
+    return {name: "" if topic_id == _NO_ID else topic_id for name, topic_id in topic_ids.items()}
 
 
 class IdCheck:
@@ -158,7 +151,7 @@ def prepare(kafka: Kafka) -> Mapping[str, Topic]:
     topics = describe(client, kafka)
     lacking = [topic for topic in kafka.topics if topic not in topics]
     if lacking:
-        _require_rights(client, kafka, lacking)
+        _described(client, kafka, lacking)
         raise missing(kafka, lacking)
     for topic in kafka.topics:
         name, limit = kafka.rejects_topic(topic), topics[topic].max_bytes
@@ -200,13 +193,23 @@ def missing(kafka: Kafka, names: Sequence[str]) -> SourceRefusedError:
     return SourceRefusedError(what, remedy="Create the topic, or correct its name")
 
 
-def _require_rights(client: AdminClient, kafka: Kafka, names: Sequence[str]) -> None:
-    """Raise SourceRefusedError if the user may not see one of the topics: a list of topics leaves it out."""
+def _described(client: AdminClient, kafka: Kafka, names: Sequence[str]) -> Mapping[str, Any]:
+    """Return those of the topics that exist as the brokers describe them.
+
+    Raises SourceError, and SourceRefusedError if the user may not see one of them: a list of topics leaves it out.
+    """
+    found = {}
     for name, future in client.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S).items():
-        error = future.exception(TIMEOUT_S)
-        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            what = f"Kafka at {kafka.bootstrap} gives no right to the topic {name}: {clients.text(error)}"
-            raise SourceRefusedError(what, remedy="Give [kafka] user this right: docs/operator/kafka.md")
+        try:
+            found[name] = future.result(TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                what = f"Kafka at {kafka.bootstrap} gives no right to the topic {name}: {clients.text(error)}"
+                raise SourceRefusedError(what, remedy="Give [kafka] user this right: docs/operator/kafka.md") from error
+            if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise unreachable(kafka, error, client) from error
+    return found
 
 
 def _configurations(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

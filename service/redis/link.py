@@ -274,11 +274,11 @@ class Link:
     def run(self, calls: Iterable[tuple[str, bytes]], budget: Budget, server: str = "") -> list[Reply]:
         """Return the script's replies to calls (step, arguments), in order. Each call is taken when it can be sent.
 
-        With `server`, the calls are only made to that run of Redis. Raises SinkError, WritesLostError or FencedError;
-        then Redis may have run some of the calls.
+        With `server`, the calls are only made to that run of Redis. Raises SinkError, WritesLostError or FencedError, or what
+        `calls` raise; then Redis may have run some of the calls.
         """
         with self._turn:
-            return self._run(iter(calls), budget, server)
+            return self._run(_made(calls), budget, server)
 
     def server(self, budget: Budget) -> str:
         """Return an id of the Redis that answers, which changes with each restart and fail-over. Raises SinkError."""
@@ -361,6 +361,15 @@ class Link:
 
     def _send(self, connection: Any, step: str, arguments: bytes) -> None:
         connection.send_command("EVALSHA", self._sha, len(self._keys), *self._keys, step, arguments, check_health=False)
+
+
+def _made(calls: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """Yield the calls. An OSError of theirs, as of a file, is none of Redis's: a retry would go on without the calls behind it."""
+    try:
+        yield from calls
+    except (RedisError, OSError) as error:
+        msg = f"A call for Redis cannot be made: {error}"
+        raise RuntimeError(msg) from error
 
 
 _links: dict[tuple[object, ...], Link] = {}

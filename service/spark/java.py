@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from service.errors import SetupError
@@ -35,10 +36,11 @@ def version(program: str) -> int:
         text = ""
     stated = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
     if stated is None:
-        output = subprocess.run(  # noqa: S603 - the program that Spark's own scripts run
-            [program, "-version"], capture_output=True, text=True, timeout=30, check=False
-        ).stderr
-        stated = re.search(r'version "(?:1\.)?(\d+)', output)
+        with suppress(OSError, subprocess.SubprocessError):  # it may not be executed, or hangs
+            asked = subprocess.run(  # noqa: S603 - the program that Spark's own scripts run
+                [program, "-version"], capture_output=True, text=True, timeout=30, check=False
+            )
+            stated = re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
     return int(stated[1]) if stated else 0
 
 

@@ -1,6 +1,7 @@
 """The password of Redis: any characters, read anew for each connection, never part of a URL."""
 
 import socketserver
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -69,6 +70,20 @@ def test_a_refusal_has_its_own_remedy_and_is_no_missing_answer(tmp_path: Path, s
             with pytest.raises(SinkRefusedError, match=remedy):
                 Link(given, KEYS, b"return {1}", ()).run([("step", b"")], Budget(0, Place("here", "a test")))
             secret.write_text(FIRST)
+
+
+def test_an_error_of_the_calls_is_none_of_redis_and_no_call_is_left_out(tmp_path: Path) -> None:
+    def calls() -> Iterator[tuple[str, bytes]]:
+        yield "step", b""
+        raise FileNotFoundError(2, "No such file or directory", "snapshot.arrow")
+
+    with Redis(tmp_path) as part:
+        given = settings.Redis.model_validate({"url": part.url})
+        link, budget = Link(given, KEYS, b"return {1}", ()), Budget(1_000, Place("here", "a test"))
+        with pytest.raises(RuntimeError, match=r"cannot be made: .*snapshot\.arrow"):
+            link.run(calls(), budget)
+        assert (link.run([("step", b"")], budget), budget.retries) == ([[1]], 0)
+        link.close()
 
 
 class _Silent(socketserver.StreamRequestHandler):

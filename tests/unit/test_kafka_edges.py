@@ -1,5 +1,6 @@
 """Begin and end of partitions: a number of requests that does not grow with them."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from service.errors import SourceError
-from service.kafka import clients, offsets, scan, starting
+from service.kafka import clients, offsets, scan, starting, topics
 from service.kafka.offsets import EdgeReader, edges
 from service.recompute import sources
 from service.recompute.sources import Partition
@@ -132,6 +133,17 @@ def test_the_batches_of_a_query_ask_with_one_consumer_until_it_fails_or_the_quer
     assert made == [False, True, False]
     ask.close()
     assert cluster.closed == 3
+
+
+def test_a_topic_that_no_broker_describes_in_time_is_not_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of topics leaves out those that do not exist, and those that the user may not see."""
+    cluster: Any = Cluster({"other": [(0, 1)]})
+    cluster.describe_topics = lambda _, request_timeout: {"a": Future[Any]()}
+    monkeypatch.setattr(clients, "admin", lambda _: cluster)
+    monkeypatch.setattr(topics, "TIMEOUT_S", 0.01)
+    with pytest.raises(SourceError, match="does not answer: no answer in time") as raised:
+        topics.prepare(kafka("a"))
+    assert type(raised.value) is SourceError
 
 
 def test_a_recomputation_asks_for_all_partitions_together() -> None:

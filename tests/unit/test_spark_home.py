@@ -35,6 +35,14 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     assert java.version(str(program)) == 21
 
 
+def test_a_java_that_does_not_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (jdk(tmp_path, "17") / "release").unlink()
+    (tmp_path / "bin" / "java").chmod(0o644)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match=r"bin/java is Java of an unknown version, Spark 4\.1 needs 17 or 21"):
+        java.supported()
+
+
 def test_a_java_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(jdk(tmp_path, "25.0.1")))
     with pytest.raises(SetupError, match=rf"{tmp_path}/bin/java is Java 25, Spark 4.1 needs 17 or 21\. Install"):
