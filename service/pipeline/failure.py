@@ -385,7 +385,7 @@ def _root(query: StreamingQuery | None, settings: Settings | None) -> str:
 
 def _path(root: str) -> str:
     """Return the part of a checkpoint's name that every message about a file in it has."""
-    return urlsplit(root).path.rstrip("/")
+    return urlsplit(root).path.rstrip("/") or root  # a bucket has no path
 
 
 def _python(failure: BaseException | None) -> Iterator[_Cause]:

@@ -186,6 +186,8 @@ class _OfShard(_Connection):  # type: ignore[misc]
             if _NO_CLUSTER in str(error):
                 msg = "NOCLUSTER redis.cluster = true, but this Redis is no node of a cluster"
                 raise redis.ResponseError(msg) from error
+            # All nodes may have other addresses now, where every pod was replaced: the next attempt asks those of the URL, too.
+            _nodes[self._url] |= frozenset(_hosts(urlsplit(self._url)))
             raise redis.ConnectionError(str(error)) from error
         _nodes[self._url] = frozenset(known)
         return str(primary.host), int(primary.port)

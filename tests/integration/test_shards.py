@@ -16,6 +16,7 @@ from service.errors import FencedError, SinkError, SinkRefusedError
 from service.pipeline.batch_publisher import Sink
 from service.publication import meta
 from service.publication.policy import WritePolicy
+from service.redis import client as redis_client
 from service.redis.keys import shards
 from service.redis.link import EpochLostError, WritesLostError
 from service.settings import Settings
@@ -294,6 +295,16 @@ def test_the_nodes_of_the_settings_may_be_gone(cluster: RedisCluster, on_cluster
     assert cluster.kill_primary(key) is first
     few.publish(1, 1)
     assert few.counts() == {"1"}
+
+
+def test_nodes_that_all_have_other_addresses_are_found_by_those_of_the_settings(
+    on_cluster: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where every pod of the cluster was replaced since the last connection."""
+    url = on_cluster.settings.redis.url.get_secret_value()
+    monkeypatch.setitem(redis_client._nodes, url, frozenset({("127.0.0.1", 1)}))
+    on_cluster.publish(1, 1)
+    assert on_cluster.counts() == {"1"}
 
 
 def test_devices_of_all_shards_are_listed_in_one_order(target: Target) -> None:

@@ -193,10 +193,7 @@ def test_what_is_on_a_stack_accuses_nothing(innermost: Mapping[str, str]) -> Non
             "ExecutorLostFailure: (executor 1 exited) Reason: Remote RPC client disassociated",
         ),
         (
-            [
-                cause(SPARK, "Python worker exited unexpectedly (crashed)"),
-                cause("java.io.EOFException"),
-            ],
+            [cause(SPARK, "Python worker exited unexpectedly (crashed)"), cause("java.io.EOFException")],
             "QUERY_WORKER_LOST",
             "SparkException: Python worker exited unexpectedly (crashed) (EOFException)",
         ),
@@ -218,10 +215,7 @@ def test_what_is_on_a_stack_accuses_nothing(innermost: Mapping[str, str]) -> Non
             "ConnectException: Call From a to name-node:8020 failed on connection exception",
         ),
         (
-            [
-                cause(SPARK, "Job aborted"),
-                cause("org.rocksdb.RocksDBException", "No space left on device"),
-            ],
+            [cause(SPARK, "Job aborted"), cause("org.rocksdb.RocksDBException", "No space left on device")],
             "SETUP",
             "RocksDBException: No space left on device; ",
         ),
@@ -265,6 +259,12 @@ def test_a_failure_of_the_engine_gets_a_family(causes: list[Mapping[str, str]], 
     assert error.code == code, error
     assert error.what.startswith(what), error
     assert error.remedy
+
+
+@pytest.mark.parametrize(("file", "code"), [("s3a://bucket/offsets/7", "CHECKPOINT"), ("/srv/driver.jar", "QUERY")])
+def test_a_checkpoint_that_is_a_whole_bucket_is_accused_by_its_own_files_only(file: str, code: str) -> None:
+    settings = cast(Settings, SimpleNamespace(service=SimpleNamespace(checkpoint="s3a://bucket")))
+    assert classify(JavaError(cause("java.io.FileNotFoundException", file)), settings=settings).code == code
 
 
 def test_the_cause_of_a_python_worker_is_the_first_exception_and_ours_stays_ours() -> None:
