@@ -29,25 +29,25 @@ class Devices:
     ) -> None:
         """`names` are the devices by code, beginning with those of `table`; n = len(names)."""
         self.names = names
-        room = len(names) - table.num_rows
-        self.last_seen = _padded(ints(table, "last_seen"), room)
-        self.session = _padded(ints(table, "session"), room)
-        self.gap, self.interval, quiet = (_padded(ints(table, name), room) for name in LIMITS)
+        self._table = table
+        self._known = table.num_rows
+        self.last_seen = self._stored("last_seen")
+        self.session = self._stored("session")
+        self.gap, self.interval, quiet = map(self._stored, LIMITS)
         self.word: Ints = np.maximum(quiet, 0)
         """The places in _WORDS of devices with an open session."""
         self._word_before = self.word
-        self._table = table
-        self.at: dict[str, Ints] = {m: _padded(ints(table, f"{m}.at"), room) for m in measures}
-        self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), [np.nan] * room) for m in measures}
+        self.at: dict[str, Ints] = {m: self._stored(f"{m}.at") for m in measures}
+        new = np.full(len(names) - self._known, np.nan)
+        self.value: dict[str, Floats] = {m: np.append(floats(table, f"{m}.value"), new) for m in measures}
         self._session_before = self.session.copy()
         self._touched = np.zeros(len(names), np.bool_)
         self._readings: Codes = np.zeros(0, np.int32)
         self._told: Ints | None = None
         self._measure_gap: Ints = self.gap
-        self.due = _padded(waiting.due_now(table, pace, every_ms), room)
+        self.due = self._padded(waiting.due_now(table, pace, every_ms))
         self._leaves: Bools | None = None
         self._every_ms = every_ms
-        self._known = table.num_rows
         self._measures_changed = np.zeros(len(names), np.bool_)
 
     def see(self, codes: Codes, runs: Block, gap: Ints, interval: Ints) -> None:
@@ -91,13 +91,12 @@ class Devices:
 
         `gap` has the gap of each device.
         """
-        told = _padded(ints(self._table, TOLD), len(self.names) - self._table.num_rows)
+        told = self._stored(TOLD)
         self._told, self._measure_gap = told, gap
         if watermark_ms is not None:
             for measure, at in self.at.items():
                 now = self._word(at, np.maximum(told, watermark_ms))
-                before = _padded(ints(self._table, f"{measure}.at"), len(told) - self._table.num_rows)
-                self._measures_changed |= self._word(before, told) != now
+                self._measures_changed |= self._word(self._stored(f"{measure}.at"), told) != now
                 self._touched |= self._word(at, told) != now
 
     def tell(self, watermark_ms: int) -> None:
@@ -177,14 +176,14 @@ class Devices:
         is_reading = np.zeros(len(word), np.bool_)
         is_reading[self._readings] = True
         # A device that is offline with an open session is back in that session: it has begun before the outage.
-        is_new = self.session > _padded(ints(self._table, "last_seen"), len(word) - self._known)
+        is_new = self.session > self._stored("last_seen")
         begins = np.where(((before < 0) | (before == 2)) & is_new, self.session, self.last_seen)
         tables = [self._transitions("status", before, word, self.last_seen, begins, gap, is_reading)]
         if self._told is not None:
-            told = _padded(ints(self._table, TOLD), len(word) - self._known)
+            told = self._stored(TOLD)
             line_ms = np.maximum(told, watermark_ms)
             for measure, at in self.at.items():
-                at_before = _padded(ints(self._table, f"{measure}.at"), len(word) - self._known)
+                at_before = self._stored(f"{measure}.at")
                 before = np.where(at_before < 0, -1, self._word(at_before, told))
                 word = np.where(at < 0, -1, self._word(at, line_ms))
                 tables.append(self._transitions(f"{measure}.status", before, word, at, at, gap, at != at_before))
@@ -258,6 +257,9 @@ class Devices:
             arrays += [nullable(self.value[measure][rows], at < 0), nullable(at, at < 0)]
         return arrays
 
+    def _stored(self, name: str) -> Ints:
+        """Return a column of the state's table, which no step changes; -1 for new devices."""
+        return self._padded(ints(self._table, name))
 
-def _padded(values: Ints, room: int) -> Ints:
-    return np.concatenate((values, np.full(room, -1, np.int64)))
+    def _padded(self, values: Ints) -> Ints:
+        return np.append(values, np.full(len(self.names) - self._known, -1, np.int64))

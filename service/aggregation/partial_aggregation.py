@@ -24,12 +24,7 @@ from numpy.typing import NDArray
 from service.admission.column_values import Known
 from service.admission.decode import OTHER
 from service.admission.expansion import INDEX
-from service.admission.readings import (
-    COUNTED,
-    MEETS,
-    PARTITION_BITS,
-    SIZE,
-)
+from service.admission.readings import COUNTED, MEETS, PARTITION_BITS, SIZE
 from service.aggregation import folded_rows, task_counters, windows
 from service.aggregation.folded_rows import by_bucket
 from service.aggregation.screen import Screen, Task
@@ -109,12 +104,7 @@ class Fold:
                 TIMES, np.arange(self.screen.buckets, dtype=np.int32), [report] * self.screen.buckets
             )
 
-    def _read(
-        self,
-        batches: list[pa.RecordBatch],
-        task: Task,
-        read: dict[int, Partition],
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, batches: list[pa.RecordBatch], task: Task, read: dict[int, Partition]) -> Iterator[pa.RecordBatch]:
         readings, batch = pa.Table.from_batches(batches), task.batch
         partitions = _partitions(readings, has_late=bool(self._endless))
         is_ahead = self.screen.are_ahead(readings, partitions, batch)
@@ -172,10 +162,10 @@ class Fold:
             closing = [each for each in self.views if not each[0].is_endless]
             yield from self._values(of, closing, tallies, task.values)
             yield from self._late(uncounted, task)
-        yield self._runs(of.codes, of.devices, of.event_ms, of.values, of.bucket, self._limits(of.attributes))
+        yield self._runs(of)
         tallies.append(task_counters.of_counts(task_counters.ADMITTED, {0: len(of.event_ms)}))
         tallies.append(task_counters.of_measures(readings, self.rules.measures, self._inputs(readings)))
-        tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: self._unknown(of.codes, of.attributes)}))
+        tallies.append(task_counters.of_counts(task_counters.UNKNOWN, {0: _unknown(of)}))
         yield folded_rows.counts(tallies)
 
     def _inputs(self, readings: pa.Table) -> Ints | None:
@@ -206,24 +196,18 @@ class Fold:
         if has_trails or any(DEVICES in names for names in needed.values()):
             hashes = distinct.hashes(of.devices) if units.device is None else distinct.hashes(of.devices)[units.device]
         panes = {name: self._panes(unit, of.event_ms, of_panes[name], names, hashes) for name, names in needed.items()}
-        bucket_of = np.zeros(len(of.devices), np.int32)
-        bucket_of[of.codes] = of.bucket
-        yield from self._windows(views, panes, of.devices, of.attributes, bucket_of, units)
+        yield from self._windows(of, views, panes, units)
 
     def _windows(
-        self,
-        views: Sequence[tuple[View, Sequence[str]]],
-        panes: Mapping[str, Panes],
-        devices: pa.Array,
-        attributes: pa.Table | None,
-        bucket_of: NDArray[np.int32],
-        units: Units,
+        self, of: "_Sorted", views: Sequence[tuple[View, Sequence[str]]], panes: Mapping[str, Panes], units: Units
     ) -> Iterator[pa.RecordBatch]:
-        """Return the partial aggregates of windows; `bucket_of` is the bucket of each device."""
+        """Return the partial aggregates of windows, from the panes of each measure."""
         tables, buckets, firsts = [], [], []
         schema = window_state.schema_of_views(view.statistics for view, _ in self.views)
+        bucket_of = np.zeros(len(of.devices), np.int32)
+        bucket_of[of.codes] = of.bucket
         for view, measures in views:
-            groups = windows.groups(view, devices, attributes, units)
+            groups = windows.groups(view, of.devices, of.attributes, units)
             meets = None if view.where is None else pc.equal(units.columns[MEETS + view.name], "true").to_numpy(False)
             # In a view by device the keys are the devices, whose buckets are already computed.
             own = None if view.by == (DEVICE,) else windows.buckets_of(view.name, groups.keys, self.screen.buckets)
@@ -285,25 +269,19 @@ class Fold:
         is_early = is_keyed and event_ms.min(initial=REGULAR_MS) < REGULAR_MS
         return math.gcd(self.pane_ms, EARLY_STEP_MS) if is_early else self.pane_ms
 
-    def _runs(
-        self,
-        codes: NDArray[Any],
-        devices: pa.Array,
-        event_ms: Ints,
-        values: dict[str, NDArray[np.float64]],
-        bucket: NDArray[np.int32],
-        limits: Mapping[str, Ints],
-    ) -> pa.RecordBatch:
+    def _runs(self, of: "_Sorted") -> pa.RecordBatch:
+        limits = self._limits(of.attributes)
         gap_ms = limits.get("gap")
         own = None if gap_ms is None else np.where(gap_ms < 0, self.rules.gap_ms, gap_ms)
-        runs = fold_sorted(codes, devices, event_ms, values, self.rules, own)
+        runs = fold_sorted(of.codes, of.devices, of.event_ms, of.values, self.rules, own)
         # Runs are in the order of the readings, so each has the bucket and the device of its first reading.
         sizes = runs["count"].to_numpy()
         first = np.cumsum(sizes) - sizes
-        run_bucket = bucket[first]
         for name, of_device in limits.items():
-            runs = runs.append_column(name, pa.array(of_device[codes[first]]))
-        return by_bucket(RUNS, run_bucket, runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy())
+            runs = runs.append_column(name, pa.array(of_device[of.codes[first]]))
+        return by_bucket(
+            RUNS, of.bucket[first], runs, lambda part: codec.pack(b"R", part), first=runs["start"].to_numpy()
+        )
 
     def _limits(self, attributes: pa.Table | None) -> dict[str, Ints]:
         """Return the devices' own session gaps and expected intervals in ms, -1 where a device has none."""
@@ -314,13 +292,6 @@ class Fold:
         if attributes is not None and self.interval is not None:
             limits["interval"] = durations_ms(attributes[self.interval], -1)
         return limits
-
-    def _unknown(self, codes: NDArray[Any], attributes: pa.Table | None) -> int:
-        """Return the number of readings of devices that the reference lacks."""
-        if attributes is None:
-            return 0
-        is_known = attributes["known"].to_numpy()
-        return int(np.count_nonzero(~is_known[codes]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +309,11 @@ class _Sorted:
     values: dict[str, NDArray[np.float64]]
     bucket: NDArray[np.int32]
     attributes: pa.Table | None
+
+
+def _unknown(of: _Sorted) -> int:
+    """Return the number of readings of devices that the reference lacks."""
+    return 0 if of.attributes is None else int(np.count_nonzero(~of.attributes["known"].to_numpy()[of.codes]))
 
 
 def _uncounted(readings: pa.Table) -> pa.Table:
@@ -376,10 +352,7 @@ def _partitions(readings: pa.Table, *, has_late: bool) -> dict[int, Partition]:
     if has_late:
         times = pc.if_else(pc.is_null(readings["reject"]), times, pa.scalar(None, pa.int64()))
     event_ms = times.fill_null(-1).to_numpy()
-    newest = (
-        np.maximum.reduceat(event_ms, heads),
-        np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads),
-    )
+    newest = (np.maximum.reduceat(event_ms, heads), np.maximum.reduceat(readings["broker_ms"].to_numpy(), heads))
     numbers, place = np.unique(number[heads], return_inverse=True)
     of_partitions = np.full((2, len(numbers)), -1, np.int64)
     for row, times_ms in enumerate(newest):

@@ -31,11 +31,7 @@ T = TypeVar("T")
 
 _QUIET: Options = {"socket.timeout.ms": int(TIMEOUT_S * 1000), "log_level": 0}
 # A request for one record's time fetches little more than that record.
-_SMALL: Options = {
-    "queued.min.messages": 1,
-    "queued.max.messages.kbytes": 64,
-    "fetch.message.max.bytes": 65_536,
-}
+_SMALL: Options = {"queued.min.messages": 1, "queued.max.messages.kbytes": 64, "fetch.message.max.bytes": 65_536}
 _REASONS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT, KafkaError._RESOLVE)
 """Codes of errors that say why no broker answers, the most telling first."""
 _CERTIFICATE = re.compile(r"certificate|unknown ca|bad_certificate", re.IGNORECASE)

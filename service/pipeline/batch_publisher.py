@@ -69,21 +69,18 @@ class Sink(Store):
         Windows, sessions and counts are held in memory, rejects are not. Pass all rows of a device to one call, in the order
         in which they were made. Raises SourceError (rejects), SinkError, WritesLostError, FencedError.
         """
-        with tracing.continued(self.trace):
-            return self._write(batches)
-
-    def _write(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         output = _Output([view.name for view in self.settings.views])
-        for batch in batches:
-            for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
-                if kind == REJECTS:
-                    self._copy_rejects(payload, output)
-                else:
-                    output.take(kind, payload)
-        if output.rejects:
-            with tracing.span("rejects flush", records=output.rejects):
-                delivery.flush(self.settings.kafka, self.micro_batch)
-        return self._write_values(output)
+        with tracing.continued(self.trace):
+            for batch in batches:
+                for kind, payload in zip(batch["kind"].to_pylist(), batch["payload"].to_pylist(), strict=True):
+                    if kind == REJECTS:
+                        self._copy_rejects(payload, output)
+                    else:
+                        output.take(kind, payload)
+            if output.rejects:
+                with tracing.span("rejects flush", records=output.rejects):
+                    delivery.flush(self.settings.kafka, self.micro_batch)
+            return self._write_values(output)
 
     def _copy_rejects(self, payload: bytes, output: "_Output") -> None:
         if not output.rejects:

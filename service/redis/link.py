@@ -27,13 +27,7 @@ from functools import partial
 from hashlib import sha1
 from typing import Any, TypeVar
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissionError, RedisError, ResponseError
 from redis.sentinel import MasterNotFoundError
 
 from service import clock, settings
@@ -364,7 +358,7 @@ class Link:
 
 
 def _made(calls: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the calls. An OSError of theirs, as of a file, is none of Redis's: a retry would go on without the calls behind it."""
+    """Yield the calls. An OSError of theirs, as of a file, is none of Redis's: a retry would go on without those behind it."""
     try:
         yield from calls
     except (RedisError, OSError) as error:

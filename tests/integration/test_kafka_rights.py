@@ -52,10 +52,7 @@ def limited(parts: Parts) -> Iterator[World]:
     assert parts.broker.authority is not None
     parts.broker.add_user(USER, PASSWORD)
     login = {"user": USER, "password": PASSWORD, "ca_file": str(parts.broker.authority.ca_file)}
-    world = World(
-        *parts,
-        kafka={"bootstrap": parts.broker.secure("SCRAM"), "group": parts.prefix, **login},
-    )
+    world = World(*parts, kafka={"bootstrap": parts.broker.secure("SCRAM"), "group": parts.prefix, **login})
     parts.broker.delete_topic(f"{world.topic}.rejects")
     names = {"readings": world.topic, "tidemark": parts.prefix}
     rights = [

@@ -210,9 +210,7 @@ def test_a_batch_is_reported_when_all_is_published_and_committed_only_then(world
     world.assert_complete()
 
 
-def test_writes_that_redis_lost_between_two_batches_end_the_next_one(
-    world: World,
-) -> None:
+def test_writes_that_redis_lost_between_two_batches_end_the_next_one(world: World) -> None:
     world.broker.create_topic(f"{world.topic}.rejects", 1)
     query, publication = world.start()
     try:

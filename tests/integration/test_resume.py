@@ -69,12 +69,6 @@ class World:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
-    def delete(self, *before: int) -> None:
-        """Delete each partition's records before an offset, as retention does."""
-        places = [TopicPartition(self.name, p, offset) for p, offset in enumerate(before)]
-        for future in self.broker.admin.delete_records(places).values():
-            future.result(30)
-
 
 @pytest.fixture
 def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: str) -> World:
@@ -163,7 +157,7 @@ def test_records_deleted_before_they_were_read_are_named_and_counted(spark: Spar
     resume.init(spark, world.settings())
     world.batch(0, 4, 10)
     assert resume.prepare(spark, world.settings()) == []
-    world.delete(7, 10)
+    world.broker.delete_records(world.name, {0: 7, 1: 10})
     message = f"{world.name}[0]: committed offset 4, earliest available 7: 3 records are lost"
     with pytest.raises(DataLossError) as caught:
         resume.prepare(spark, world.settings())
@@ -198,7 +192,7 @@ def test_where_the_loss_is_accepted_the_counter_equals_the_gap(spark: SparkSessi
     assert sum(sum(report.outcome.rejected) for report in reports) == 2 * RECORDS
     reports.clear()
     world.produce(RECORDS)
-    world.delete(RECORDS + 3, RECORDS + 4)
+    world.broker.delete_records(world.name, {0: RECORDS + 3, 1: RECORDS + 4})
     run()
     assert sum(report.lost for report in reports) == 7
     assert sum(sum(report.outcome.rejected) for report in reports) == 2 * RECORDS - 7
@@ -227,7 +221,7 @@ def test_a_lost_checkpoint_is_begun_again_only_where_that_gives_the_same(
     ):
         resume.prepare(spark, world.settings(kafka={"starting": "latest"}))
     assert not world.folder.exists()
-    world.delete(0, 1)
+    world.broker.delete_records(world.name, {1: 1})
     with pytest.raises(CheckpointError, match=rf"{world.name}\[1\] begins at 1\. .*checkpoint init"):
         resume.prepare(spark, world.settings())
     resume.init(spark, world.settings())
@@ -270,10 +264,7 @@ def test_the_headroom_is_what_retention_leaves_of_the_oldest_unread_record(world
         assert headroom[1] == 3600  # nothing is unread
         late_ms = written_ms + 2 * hour_ms
         assert headrooms(consumer, ends, reached, {world.name: hour_ms}, now_ms=late_ms)[world.name][0] == 0.0
-        assert headrooms(consumer, ends, reached, {world.name: -1})[world.name] == {
-            0: float("inf"),
-            1: float("inf"),
-        }
+        assert headrooms(consumer, ends, reached, {world.name: -1})[world.name] == {0: float("inf"), 1: float("inf")}
         gone = headrooms(consumer, {world.name: {0: (9, 10)}}, {world.name: {0: 8}}, {world.name: hour_ms})
         assert gone == {world.name: {0: 0.0}}
         assert headrooms(consumer, ends, reached, {}) == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
@@ -115,8 +115,7 @@ def test_a_switch_waits_for_what_only_the_service_can_finish(
 
 def test_records_that_kafka_has_deleted_since_refuse_the_way_back(switching: Switching) -> None:
     switching.commits(1)
-    place = TopicPartition(switching.topic, 0, 2)
-    switching.broker.admin.delete_records([place])[place].result(30)
+    switching.broker.delete_records(switching.topic, {0: 2})
     switching.refused(rf"{switching.topic}\[0\]: committed offset 1, earliest available 2", DataLossError)
 
 

@@ -126,8 +126,7 @@ def refused(spark: SparkSession, kafka: Kafka) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("listener", "wrong"),
-    [("SCRAM", "password"), ("SCRAM", "authority"), ("MUTUAL", "certificate")],
+    ("listener", "wrong"), [("SCRAM", "password"), ("SCRAM", "authority"), ("MUTUAL", "certificate")]
 )
 def test_who_knows_no_password_or_shows_no_certificate_or_trusts_another_stays_out(
     spark: SparkSession, broker_server: Broker, secret: Path, stranger: Authority, listener: str, wrong: str

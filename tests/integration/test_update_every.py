@@ -94,16 +94,3 @@ def test_a_backlog_writes_open_values_when_it_is_nearly_read_and_finals_with_eve
     )
     assert all(report.outcome.devices == 0 for report in reports[1:2]), "they were online before"
     world.assert_right()
-
-
-@pytest.mark.thorough
-def test_settings_without_update_every_write_what_waited(world: Quiet) -> None:
-    world.term(reading("a", 0))
-    world.term(reading("a", 12))
-    views = tuple(view.model_copy(update={"update_every_ms": 0}) for view in world.settings.views)
-    sessions = world.settings.sessions.model_copy(update={"update_every_ms": 0})
-    world.settings = world.settings.model_copy(update={"views": views, "sessions": sessions})
-    world.term(reading("a", 13))
-    assert what(world.window("a"), "count") == ("3",)
-    assert what(world.session("a", 0), "count") == ("3",)
-    assert waiting(world) is None

@@ -62,18 +62,6 @@ def test_a_measure_that_its_device_no_longer_sends_is_offline_when_the_device_wo
     assert next_expiry(state, RULES) == 117 + RULES.retain_ms
 
 
-def test_a_measure_is_quiet_after_the_devices_interval_and_one_that_never_came_has_no_status():
-    state, changes = advance(None, runs(("a", 100, "t"), interval={"a": 4}), 95, RULES)
-    assert statuses(changes) == {"a": ("online", "online", None)}
-    state, _ = advance(state, runs(("a", 103, "h"), interval={"a": 4}), 103, RULES)
-    state, changes = advance(state, NOTHING, 105, RULES)
-    assert statuses(changes) == {"a": ("online", "quiet", "online")}
-    assert next_expiry(state, RULES) == 107
-    state, changes = advance(state, NOTHING, 108, RULES)
-    assert statuses(changes) == {"a": ("quiet", "quiet", "quiet")}
-    assert statuses(present(state, RULES)) == {"a": ("quiet", "quiet", "quiet")}
-
-
 def test_an_interval_longer_than_the_gap_asks_for_no_step():
     state, _ = advance(None, runs(("a", 100, "t"), interval={"a": 50}), 95, RULES)
     state, changes = advance(state, NOTHING, 111, RULES)
@@ -87,10 +75,7 @@ def test_a_state_without_statuses_has_them_from_the_next_step_on_and_loses_them(
     assert TOLD not in state.devices.column_names
     after, changes = advance(state, NOTHING, 113, RULES)
     assert statuses(changes) == {"a": ("online", "offline", "online")}
-    assert statuses(present(after, RULES)) == {
-        "a": ("online", "offline", "online"),
-        "b": ("online", "online", None),
-    }
+    assert statuses(present(after, RULES)) == {"a": ("online", "offline", "online"), "b": ("online", "online", None)}
     back, _ = advance(after, runs(("a", 119, "h")), 114, PLAIN)
     assert TOLD not in back.devices.column_names
 

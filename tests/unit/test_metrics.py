@@ -81,9 +81,7 @@ def test_a_batch_is_counted_once(scraped: Scraped) -> None:
     assert scraped.value("build_info", version=version("tidemark-service"), spark=version("pyspark")) == 1
 
 
-def test_input_is_silent_until_a_batch_has_records(
-    scraped: Scraped,
-) -> None:
+def test_input_is_silent_until_a_batch_has_records(scraped: Scraped) -> None:
     for closed in (2, 1):
         scraped.metrics.idle(Outcome(sessions=5, closed=closed))
     assert (scraped.value("sessions_closed_idle_total"), scraped.value("input_silent")) == (3, 1)

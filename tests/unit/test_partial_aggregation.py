@@ -430,12 +430,6 @@ def test_all_parts_of_a_window_have_one_bucket_whatever_else_their_tasks_have_re
     assert sum(row["view"] == "site" for row in parts_of(output)) == 3 * (1 + 2 + 3 + 2)
 
 
-def test_panes_are_half_open_and_aligned_to_the_epoch():
-    assert BASE_MS % 10_000 == 0
-    by_key = panes(folded([admitted("a", ms, t=1.0) for ms in (-1, 0, 9_999, 10_000)]))
-    assert {pane - BASE_MS: row["count"] for (_, _, pane), row in by_key.items()} == {-10_000: 1, 0: 2, 10_000: 1}
-
-
 def test_a_large_batch_is_folded_in_steps_of_bounded_size():
     rows = [admitted("a", ms, t=float(ms)) for ms in range(100)]
     output = folded(rows, sizes=[10] * 9, fold=replace(FOLD, max_rows=30))
@@ -718,12 +712,3 @@ def test_a_device_that_moves_to_another_zone_has_windows_of_its_own_there(tmp_pa
         }
     )
     assert keys == {"a|Europe/Rome": 1, "a|Asia/Kathmandu": 1}
-
-
-def test_a_part_of_a_calendar_s_window_has_the_end_that_the_clock_says():
-    fold = replace(FOLD, views=[(ROME, ("t",))], pane_ms=3_600_000)
-    hours = [admitted("a", MARCH_MS - BASE_MS + hour * 3_600_000, t=1.0) for hour in range(48)]
-    spans = {
-        (row["start"] - MARCH_MS) // 3_600_000: row["end"] - row["start"] for row in parts_of(folded(hours, fold=fold))
-    }
-    assert spans == {-1: 24 * 3_600_000, 23: 23 * 3_600_000, 46: 24 * 3_600_000}

@@ -9,9 +9,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from load.releases import PREVIOUS, RELEASES, extract
@@ -21,7 +19,6 @@ from service.errors import CheckpointError
 from state import codec
 from state.layout import LIMITS
 from state.store import Cache, Store, restore
-from state.windows import SCHEMA
 from tests import stored
 from tests.states import contents
 from tests.stream.records import make_document, make_settings
@@ -132,14 +129,6 @@ def test_a_checkpoint_of_another_layout_is_refused(tmp_path: Path, layout: int, 
     found = expected.model_copy(update={"state_layout": layout, "application": made_by})
     with pytest.raises(CheckpointError, match=f"the state's layout is {layout}, this version's is 2.*{way}"):
         manifest.require("/checkpoint", found, expected)
-
-
-def test_a_window_column_of_a_later_statistic_is_refused_by_name() -> None:
-    state: Any = restore([base64.b64decode(value) for value in document()["plain"]])
-    table = state.windows.append_column("entropy", pa.array([0.5] * state.windows.num_rows))
-    assert SCHEMA.names == state.windows.column_names
-    with pytest.raises(codec.CodecError, match="its windows have entropy, which no statistic of this version has"):
-        codec.decode(codec.encode(type(state)(state.runs, state.devices, table)))
 
 
 _OLD = """

@@ -106,8 +106,7 @@ def test_an_open_window_has_the_readings_up_to_the_last_closed_window_and_silenc
     whole, *_ = advance(empty_state(plain), folded(readings, of), [], BASE_MS + watermark, plain)
     silent = windows.for_silence(state.windows, {}, rolled.rollups)
     assert_alike(
-        published(silent, of) if silent.num_rows else {},
-        published(whole.windows, of) if whole.windows.num_rows else {},
+        published(silent, of) if silent.num_rows else {}, published(whole.windows, of) if whole.windows.num_rows else {}
     )
     before = {
         view.name: [each for each in readings if each[1] < watermark - watermark % source.window_ms]

@@ -129,15 +129,6 @@ def test_any_order_of_arrival_gives_what_one_pass_over_the_sorted_readings_gives
     assert shown(recomputed.sessions) == final  # to the bit
 
 
-def test_a_late_reading_joins_two_sessions_and_the_increase_is_that_of_one():
-    state, changes = step(None, [("a", 0, 10.0), ("a", 1_800, 16.0)], 0)
-    assert [each["increase"] for each in shown(changes.sessions).values()] == [0.0, 0.0]
-    _, changes = step(state, [("a", 900, 12.0)], 0)
-    found = shown(changes.sessions)
-    assert found["a", 0, "open"] | {"increase": 6.0, "longest_gap": 0.9, "changes": 2} == found["a", 0, "open"]
-    assert found["a", 1_800, "merged"]["increase"] == 0.0
-
-
 def test_a_late_reading_joins_what_is_folded_of_a_session_in_the_same_cell():
     early = [("a", ms, ms / 100) for ms in range(0, 400, 10)]
     state, _ = step(None, [*early, ("a", 990, 3.0)], 395)
@@ -169,12 +160,6 @@ def test_a_reset_is_counted_from_0_or_up_to_where_the_counter_wraps():
     assert (found["increase"], found["resets"], found["increase_rate"]) == (10.0, 1, 10.0)
     found = one(changes.sessions, wraps_at=100.0, per_ms=3_600_000)
     assert (found["increase"], found["increase_rate"]) == (15.0, 54_000.0)
-
-
-def test_the_last_reading_of_a_measure_holds_until_the_last_reading_of_the_session():
-    _, changes = step(None, [("a", 0, None), ("a", 500, 4.0), ("a", 1_000, 8.0), ("a", 2_000, None)], 0)
-    found = one(changes.sessions)
-    assert (found["integral"], found["time_weighted_mean"], found["coverage"]) == (10.0, 20 / 3, 0.75)
 
 
 def test_a_session_of_one_reading_has_no_time_to_be_weighted_by():

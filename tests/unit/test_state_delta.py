@@ -63,10 +63,7 @@ parts = st.lists(
     max_size=4,
 )
 limits = st.none() | st.tuples(st.integers(5, 40), st.integers(-1, 30))
-steps = st.lists(
-    st.tuples(st.integers(0, 90), st.sampled_from(MEASURES), limits, readings, parts),
-    max_size=10,
-)
+steps = st.lists(st.tuples(st.integers(0, 90), st.sampled_from(MEASURES), limits, readings, parts), max_size=10)
 
 
 @given(steps)

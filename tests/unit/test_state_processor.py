@@ -1,7 +1,7 @@
 """The stateful operator on Spark's contract: rows in, rows out, state by bucket.
 
 `Operator` stands in for Spark's side of that contract (4.1.1), so that a thousand schedules take a second;
-`tests/stream/test_session_state_reader.py` runs the same processor in Spark itself.
+the tests in tests/stream run the same processor in Spark itself.
 """
 
 import random as randoms
@@ -97,13 +97,6 @@ def test_a_bucket_costs_one_get_and_two_puts_where_something_changes():
     assert operator.calls == ["get"] * 4
 
 
-def test_a_silent_bucket_is_closed_in_the_batch_whose_watermark_allows_it():
-    operator = Operator(RULES)
-    operator.batch(0, {1: [payload(("a", 100))], 2: [payload(("b", 100))]})
-    assert brief(operator.batch(110, {})) == []
-    assert brief(operator.batch(111, {2: [payload(("b", 110))]})) == [(1, "a", 100, "closed"), (2, "b", 100, "open")]
-
-
 def test_a_batch_closes_what_its_own_readings_have_passed():
     operator = Operator(RULES)
     ((_, changes),) = operator.batch(120, {1: [payload(("a", 100)), part(40, length_ms=60), part(60)]})
@@ -165,9 +158,8 @@ def test_state_that_cannot_be_read_fails_the_batch_and_stays():
 
 def test_the_order_of_payloads_does_not_matter_to_the_bit():
     rng = randoms.Random(7)
-    wide = Rules(
-        gap_ms=10, max_duration_ms=16_000, retain_ms=100, measures=("t",)
-    )  # all in one cell, and all start alike
+    # All in one cell, and all start alike.
+    wide = Rules(gap_ms=10, max_duration_ms=16_000, retain_ms=100, measures=("t",))
     parts = []
     for _ in range(20):
         values = {"t": np.array([rng.random() * 10.0 ** rng.randint(-9, 9) for _ in range(5)])}

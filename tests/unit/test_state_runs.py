@@ -45,33 +45,11 @@ def plain(readings, rules):
     return runs
 
 
-def test_a_gap_of_exactly_gap_ms_is_inside_a_run_and_one_more_ms_is_not():
-    assert [r["count"] for r in folded([("a", 0, 1, 1), ("a", 10, 1, 1)])] == [2]
-    assert [r["count"] for r in folded([("a", 0, 1, 1), ("a", 11, 1, 1)])] == [1, 1]
-
-
-def test_a_run_ends_at_the_edge_of_its_cell():
-    assert RULES.cell_ms == 100
-    assert [(r["start"], r["last"]) for r in folded([("a", ms, 1, 1) for ms in (95, 99, 100, 105)])] == [
-        (95, 99),
-        (100, 105),
-    ]
-
-
-def test_the_last_value_is_the_latest_and_of_equal_times_the_largest():
-    rows = folded([("a", 5, 2.0, 7), ("a", 7, 1.0, None), ("a", 7, 3.0, None), ("a", 7, -9.0, None)])
-    assert [(r["t.value"], r["t.at"], r["h.value"], r["h.at"]) for r in rows] == [(3.0, 7, 7.0, 5)]
-
-
 def test_a_measure_that_no_reading_has_is_null():
     (row,) = folded([("a", 5, None, 1)])
     assert [row[f"t.{p}"] for p in ("count", "sum", "min", "max", "value", "at")] == [0, None, None, None, None, None]
     only_t = fold(pa.array(["a"]), np.array([5]), {"t": np.array([1.0])}, RULES).to_pylist()
     assert (only_t[0]["t.sum"], only_t[0]["h.count"], only_t[0]["h.sum"]) == (1.0, 0, None)
-
-
-def test_no_readings_are_no_runs():
-    assert folded([]) == []
 
 
 def test_an_infinite_reading_spoils_only_its_own_numbers():

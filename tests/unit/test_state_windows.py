@@ -101,25 +101,10 @@ def test_windows_batch_by_batch_are_those_of_a_plain_recomputation(schedule):
     assert state.num_rows == 0
 
 
-@given(parts_of_a_batch, st.randoms())
-def test_the_order_of_parts_does_not_matter_but_for_rounding(rows, rng):
-    mixed = rng.sample(rows, len(rows))
-    ordered, other = (windows.advance(windows.empty(), table(each), 0) for each in (rows, mixed))
-    assert shown(ordered.open) == shown(other.open)
-
-
 def test_the_same_parts_give_the_same_bits_again():
     rows = [("one", "t", "a", 1, 10, [math.pi * 10.0**n, math.e]) for n in range(-6, 7)]
     first, again = (windows.advance(windows.empty(), table(rows), 0).open for _ in range(2))
     assert first.equals(again)
-
-
-def test_a_step_closes_what_its_own_parts_belong_to_and_says_what_is_in_it():
-    state = windows.advance(windows.empty(), table([("one", "t", "a", 0, 10, [1.0])]), 0).open
-    result = windows.advance(state, table([("one", "t", "a", 0, 10, [2.0]), ("one", "t", "a", 1, 10, [3.0])]), 10)
-    assert [(row["start"], row["count"]) for row in result.closed.to_pylist()] == [(0, 2)]
-    assert [(row["start"], row["count"]) for row in result.changed.to_pylist()] == [(0, 2), (10, 1)]
-    assert [row["start"] for row in result.open.to_pylist()] == [10]
 
 
 def test_texts_that_no_window_has_any_more_are_not_kept():

@@ -72,14 +72,6 @@ def advanced(readings, of, state=None, watermark_ms=0):
     return windows.advance(windows.empty() if state is None else state, folded(readings, of), watermark_ms)
 
 
-def one_by_one(readings, of):
-    """The windows that are open when each reading has come in a batch of its own."""
-    state = None
-    for each in readings:
-        state = advanced([each], of, state).open
-    return state
-
-
 def text(table, of):
     """What publish writes, by key: the same text for the same windows."""
     rows = window_rows(table, KEYS, of, BASE_MS)
@@ -248,17 +240,6 @@ def test_what_no_view_has_is_neither_folded_nor_kept_nor_written():
     assert windows.concat(folded([("a", 1, 1.0)], views())).nbytes > windows.concat(parts).nbytes
 
 
-def test_a_column_that_only_some_views_need_is_null_in_the_others():
-    parts = folded([("a", 1, 1.0)], views(["mean"], ["max"]))
-    rows = {row["view"]: row for row in windows.concat(parts).to_pylist()}
-    assert (rows["one"]["sum_hi"], rows["one"]["max"], rows["two"]["sum_hi"], rows["two"]["max"]) == (
-        1.0,
-        None,
-        None,
-        1.0,
-    )
-
-
 def test_the_columns_of_a_state_follow_the_settings_and_then_stay():
     state = advanced([("a", 1, 1.0)], views()).open
     few = views(["mean"], ["mean"])
@@ -281,8 +262,6 @@ def test_a_state_of_other_statistics_is_version_3_and_unknown_columns_are_refuse
     newer = state.windows.append_column("kurtosis", pa.array(np.zeros(state.windows.num_rows)))
     with pytest.raises(codec.CodecError, match="its windows have kurtosis, which no statistic of this version has"):
         codec.decode(codec.encode(type(state)(state.runs, state.devices, newer)))
-    with pytest.raises(codec.CodecError, match="of version 7; supported is version 2, 3, 4, 5 or 6"):
-        codec.decode(data[:4] + b"\x07" + data[5:])
 
 
 def test_an_unknown_statistic_is_refused_and_count_and_last_are_always_there():
@@ -465,7 +444,10 @@ def test_a_group_has_the_sums_and_means_of_its_devices():
     readings = [("a", 2_000, 10.0), ("b", 2_000, 5.0), ("a", 6_000, 30.0), ("b", 4_000, 2.0), ("b", 8_000, 4.0)]
     whole = published(advanced(readings, of).changed, of)
     (shown,) = whole.values()
-    assert published(one_by_one(readings[::-1], of), of) == whole
+    state = None
+    for each in readings[::-1]:
+        state = advanced([each], of, state).open
+    assert published(state, of) == whole
     assert shown["increase"] == (30 - 10) + (2 + 2)
     assert (shown["resets"], shown["changes"], shown["longest_gap"]) == (1, 3, 4)
     assert shown["increase_rate"] == pytest.approx(20 / 4 + 4 / 6)
@@ -487,12 +469,6 @@ def test_a_lost_trail_loses_its_group_and_so_do_too_many_devices(monkeypatch):
             (shown,) = published(table, of).values()
             assert ("increase" not in shown) == is_lost
             assert windows.lost(table) == int(is_lost)
-
-
-def test_views_by_device_and_of_groups_are_merged_and_published_side_by_side():
-    of = views(("increase",), ("increase", "resets"))
-    readings = [("a", 1_000, 5.0), ("b", 1_000, 7.0), ("a", 2_000, 6.0), ("b", 3_000, 1.0), ("a", 12_000, 9.0)]
-    assert_same(published(one_by_one(readings, of), of), plainly(readings, of))
 
 
 def test_each_view_has_its_own_unit_and_its_own_counter():

@@ -29,10 +29,6 @@ def test_a_partition_with_unread_records_holds_it_at_what_it_may_still_give() ->
     assert after(Partition(600, 601), Partition(is_unread=True)) == 500, "of one that gave nothing, nothing is known"
 
 
-def test_records_that_are_rejected_move_a_lagging_partition_on() -> None:
-    assert after(Partition(600, 601), Partition(-1, 560, is_unread=True)) == 550
-
-
 def test_the_wait_has_no_bound_in_event_time_and_is_over_when_the_partition_is_read() -> None:
     event_time = watermark.advance(BEFORE, [Partition(1 << 40, 1 << 40), Partition(540, 545, is_unread=True)], DELAYS)
     assert event_time == EventTime(535, 1 << 40)
