@@ -123,46 +123,6 @@ def test_silent_buckets_are_closed_and_closed_windows_leave_the_state(spark, tmp
     )
 
 
-def test_a_reading_behind_the_watermark_is_late_and_changes_nothing(spark, tmp_path):
-    """A lagging partition: its readings are admitted by their broker's time, and the others have moved the watermark on."""
-    windows = {
-        ("device", "temperature", "a", 0): (1, 10.0),
-        ("sliding", "temperature", "all", -120): (1, 10.0),
-        ("sliding", "temperature", "all", -60): (1, 10.0),
-        ("sliding", "temperature", "all", 0): (1, 10.0),
-    }
-
-    def first(world):
-        world.windows = {name: row for name, row in world.windows.items() if name[3] <= 0}
-
-    def state(world):
-        assert stored(world)[0] == {("sliding", "all"): [0, 60, 120, 180], ("device", "b"): [180]}
-
-    both = dict.fromkeys(windows, (2, 15.0))
-    run(
-        spark,
-        make_settings(tmp_path, views=VIEWS),
-        tmp_path,
-        [
-            Add(reading("a", 0, 10.0)),
-            Expect(windows=windows, rejects=[]),
-            # The readings of one batch are late for nothing that it closes itself.
-            Add(reading("b", 204.999), reading("a", 1, 20.0)),
-            Check(first),
-            Expect(windows=both, rejects=[]),
-            # The watermark is at 179.999, a millisecond before the end of the last window over the reading.
-            Check(state),
-            Add(reading("a", 2, 30.0), reading("a", 179.998, 30.0)),
-            Check(first),
-            Expect(windows=both, rejects=["behind", "behind"]),
-            Restart(),
-            Add(reading("a", 3, 40.0)),
-            Expect(windows=both, rejects=["behind"] * 3),
-            Check(state),
-        ],
-    )
-
-
 def test_a_poisoned_batch_changes_nothing_but_the_rejects(spark, tmp_path):
     year_2099 = 4_070_908_800_000
     poison = [
