@@ -64,7 +64,7 @@ def _link(spark: Path, jars: list[Path], folder: Path) -> None:
         try:
             made.rename(folder)
         except OSError:
-            if not folder.exists():  # else another process was quicker
+            if not os.access(folder / "jars", os.X_OK):  # else another process was quicker
                 raise
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -1,5 +1,6 @@
 """The Java and the SPARK_HOME that the service starts Spark with."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,8 @@ def test_the_session_lacks_the_jars_that_slow_a_start(tmp_path: Path, monkeypatc
 
     (spark / "jars" / "hadoop-aws-3.4.2.jar").write_text("")  # an operator's
     assert (home() / "jars" / "hadoop-aws-3.4.2.jar").exists()
+    shutil.rmtree(home() / "jars")  # a clean-up of caches
+    assert home() == spark, "what it has left is no SPARK_HOME"
 
 
 def test_without_a_cache_the_installed_pyspark_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
