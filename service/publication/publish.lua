@@ -84,6 +84,30 @@ local function is_older(stored_epoch, stored_batch)
   return stored_epoch > epoch or (stored_epoch == epoch and stored_batch > batch)
 end
 
+-- Lua 5.1 unpacks at most 8000 values: a session of many measures has more fields, which take several commands.
+local MOST_UNPACKED = 7000
+
+-- Returns the values of fields of a hash, as HMGET does.
+local function fields_of(key, names)
+  if #names <= MOST_UNPACKED then return call('HMGET', key, unpack(names)) end
+  local values = {}
+  for i = 1, #names, MOST_UNPACKED do
+    local some = call('HMGET', key, unpack(names, i, math.min(i + MOST_UNPACKED - 1, #names)))
+    for _, value in ipairs(some) do values[#values + 1] = value end
+  end
+  return values
+end
+
+-- Calls HSET with the first n of args, which begin with its name and the key. Returns how many fields are new.
+local function set_fields(args, n)
+  if n <= MOST_UNPACKED then return call(unpack(args, 1, n)) end
+  local added = 0
+  for i = 3, n, MOST_UNPACKED do
+    added = added + call('HSET', args[2], unpack(args, i, math.min(i + MOST_UNPACKED - 1, n)))
+  end
+  return added
+end
+
 local MOST = 100  -- members that one ZADD adds
 local entered = {}  -- by view: starts and keys of windows that are not in the view's set yet
 
@@ -298,7 +322,7 @@ local function write()
   local row = {}
 
   function row.is_same(self, phase)
-    local stored, i = call('HMGET', self.key, unpack(compared)), self.number
+    local stored, i = fields_of(self.key, compared), self.number
     for j, name in ipairs(compared) do
       local its, new = stored[j] or nil, column_of[name][i] or nil
       if j <= #a.same then
@@ -431,7 +455,7 @@ local function write()
       else
         announce(kind, key)
       end
-      local added = call(unpack(args, 1, n))
+      local added = set_fields(args, n)
       if ends then
         is_there = added < n / 2 - 1
         if not is_there then enter_window(key) end

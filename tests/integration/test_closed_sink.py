@@ -22,7 +22,7 @@ from service.settings import View
 from service.settings.input import MOST_MEASURES
 from state import codec
 from state.layout import Changes, session_schema, status_schema
-from state.statistics import DEFAULT, with_always
+from state.statistics import DEFAULT, ORDERED, with_always
 from tests import outputs
 from tests.integration.redis_target import WINDOW, Target, window_name
 from tests.outputs import MINUTE, T0, changes, device, filled_table, micro_batch, session, window, window_table, windows
@@ -185,6 +185,20 @@ def test_a_session_and_a_device_of_as_many_measures_as_may_be_are_written_and_co
     larger = pa.Table.from_pylist([{**row, "m949.max": 2.0}], schema=session_schema(names))
     rows = session_rows(larger, target.keys, target.settings.sessions)
     assert target.correction.write([rows]) == Written(written=1)
+
+
+def test_a_session_with_more_fields_than_lua_unpacks_is_written_compared_and_corrected(target: Corrected) -> None:
+    target.publish(window([20.0]))
+    (rows,) = target.sessions(closed())
+
+    def write(last: bytes) -> Written:
+        values = {f"m{number}.{name}": [b"1"] for number in range(MOST_MEASURES) for name in ORDERED}
+        fields = {**rows.fields, **values, f"m{MOST_MEASURES - 1}.{ORDERED[-1]}": [last]}
+        return target.correction.write([replace(rows, fields=fields)])
+
+    assert [write(last) for last in (b"1", b"1", b"2")] == [Written(written=1), Written(same=1), Written(written=1)]
+    found = target.read(f"session:d1:{T0}")
+    assert (found["m0.increase"], found[f"m949.{ORDERED[-1]}"], found["revision"]) == ("1", "2", "1")
 
 
 def test_only_the_newest_run_writes_and_only_to_a_redis_that_is_whole(target: Corrected) -> None:
