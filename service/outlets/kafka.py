@@ -2,7 +2,8 @@
 
     key      <view>:<measure>:<key>:<start>, or <device>:<start>; start in ms: the end of the key that Redis has for the value;
              of a state <device>:<field>
-    value    the columns of service/outlets/tables.py; Avro in Confluent's form, or JSON without the fields that are null
+    value    the columns of service/outlets/tables.py; Avro in Confluent's form, or JSON without the fields that are null, and
+             without numbers that are not finite, which JSON does not have
 
 One transaction has the records of an entry and the position, so that readers with `isolation.level = read_committed` see an
 entry in full or not at all, and once. The position is in a topic of its own, `<topic>.position`. `open` begins a new session of
@@ -11,6 +12,7 @@ the transactional producer, which aborts what an older one has begun and refuses
 
 import io
 import json
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -159,7 +161,7 @@ class Kafka:
         documents = _plain(rows).to_pylist()
         if self._avro is None:
             for row in documents:
-                present = {name: value for name, value in row.items() if value is not None}
+                present = {name: value for name, value in row.items() if _is_in_json(value)}
                 yield json.dumps(present, ensure_ascii=False, separators=(",", ":")).encode()
             return
         number, schema = self._avro
@@ -250,6 +252,10 @@ def keys(rows: pa.Table, names: Sequence[str]) -> list[bytes]:
     """Return the keys of records: the values of these columns with colons between, times in ms."""
     columns = [_plain(rows.select(list(names)))[name].cast(pa.string()).to_pylist() for name in names]
     return [":".join(values).encode() for values in zip(*columns, strict=True)]
+
+
+def _is_in_json(value: str | float | None) -> bool:
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def _plain(rows: pa.Table) -> pa.Table:

@@ -11,8 +11,8 @@ A file is written under a hidden name and renamed. The position is written after
 written again, because the position was lost, has the same files under the same names, so that it replaces them.
 
 A folder with many small files is compacted: the rows of these files, of a key only the newest one, become one file. Its metadata
-names the files that it replaces, which are then removed. If the process dies in between, the next `open` removes them. A large
-file stays, so the memory and the time of a compaction do not grow with the rows of a day.
+names the files that it replaces, which are then removed. If the process dies in between, the next `open` removes them, and hidden
+files. A large file stays, so the memory and the time of a compaction do not grow with the rows of a day.
 
 pandas, pyarrow and Spark take the columns of the first file by name for those of all: they show no measure that was added later,
 and give no error. So if the files differ in their columns, the first one has them all.
@@ -39,10 +39,14 @@ from service.settings import ParquetOutlet
 POSITION = "_position.json"
 _REPLACED = b"tidemark.replaced"
 _COMPACTED = "-compacted-"
+_UNFINISHED = ".new"
+"""The end of the hidden name of a file that is being written. A crash leaves it there."""
 _COLUMNS = "day=1970-01-01", "000000000000-columns.parquet"
 _LARGE = 16 << 20
 """The most bytes of a small file: some 300,000 windows. Twice as many become one at a time: a million take 530 MB of memory."""
-_REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user"
+_REMEDY = (
+    "Check [[outlets]] path, its disk and the rights of the service's user. Move a damaged file away, and backfill its day"
+)
 
 
 class Parquet:
@@ -73,9 +77,13 @@ class Parquet:
             outlet.require_newest(reached, epoch, self._place)
             self._epoch = epoch
             self._write_position(system, root, (reached or Position(0, -1)).by(epoch))
-            folders = self._folders(system, root)
-            for folder, infos in folders.items():
-                self._finish(system, folder, infos)
+            infos = system.get_file_info(pafs.FileSelector(root, recursive=True))
+            for info in infos:
+                if info.is_file and info.base_name.startswith(".") and info.base_name.endswith(_UNFINISHED):
+                    system.delete_file(info.path)
+            folders = _folders(infos)
+            for folder, files in folders.items():
+                self._finish(system, folder, files)
             self._first = {_above(folder): folders[folder][0].path for folder in sorted(folders, reverse=True)}
             return outlet.written(reached)
 
@@ -142,14 +150,6 @@ class Parquet:
     def _write_position(self, system: pafs.FileSystem, root: str, position: Position) -> None:
         _replace(system, f"{root}/{POSITION}", position.to_json().encode())
 
-    def _folders(self, system: pafs.FileSystem, root: str) -> dict[str, list[pafs.FileInfo]]:
-        """The files of each folder, in the order of their names."""
-        folders: dict[str, list[pafs.FileInfo]] = {}
-        infos = system.get_file_info(pafs.FileSelector(root, recursive=True))
-        for info in sorted(filter(_is_data, infos), key=lambda each: each.path):
-            folders.setdefault(_above(info.path), []).append(info)
-        return folders
-
     def _compact(self, system: pafs.FileSystem, folder: str) -> None:
         infos = system.get_file_info(pafs.FileSelector(folder))
         small = sorted((each.base_name, each.size) for each in infos if _is_data(each) and each.size <= _LARGE)
@@ -170,7 +170,7 @@ class Parquet:
         for info in infos:
             if _COMPACTED not in info.base_name or info.mtime_ns != last_ns:
                 continue
-            with system.open_input_file(info.path) as file:
+            with _opened(system, info.path) as file:
                 metadata = pq.read_metadata(file).metadata or {}
             replaced = set(json.loads(metadata.get(_REPLACED, b"[]")))
             names = [each.base_name for each in infos if each.base_name in replaced and each != info]
@@ -217,13 +217,31 @@ def _is_data(info: pafs.FileInfo) -> bool:
     return info.base_name.endswith(".parquet") and not info.base_name.startswith(".")
 
 
-def _schema(system: pafs.FileSystem, path: str) -> pa.Schema:
+def _folders(infos: Iterable[pafs.FileInfo]) -> dict[str, list[pafs.FileInfo]]:
+    """Return the files of each folder, in the order of their names."""
+    folders: dict[str, list[pafs.FileInfo]] = {}
+    for info in sorted(filter(_is_data, infos), key=lambda each: each.path):
+        folders.setdefault(_above(info.path), []).append(info)
+    return folders
+
+
+@contextmanager
+def _opened(system: pafs.FileSystem, path: str) -> Iterator[Any]:
+    """Open a file for a block, and name it in the block's errors: pyarrow does not."""
     with system.open_input_file(path) as file:
+        try:
+            yield file
+        except (OSError, pa.ArrowException) as error:
+            raise OSError(f"{path} cannot be read: {error}") from error
+
+
+def _schema(system: pafs.FileSystem, path: str) -> pa.Schema:
+    with _opened(system, path) as file:
         return pq.read_schema(file)
 
 
 def _read(system: pafs.FileSystem, path: str) -> pa.Table:
-    with system.open_input_file(path) as file:
+    with _opened(system, path) as file:
         # The file alone: pyarrow would add columns of the names of its folders.
         table: pa.Table = pq.ParquetFile(file).read()
         return table
@@ -245,7 +263,7 @@ def _replace(system: pafs.FileSystem, path: str, content: Any) -> None:
             stream.write(content)
         return
     folder, _, name = path.rpartition("/")
-    hidden = f"{folder}/.{name}.new"
+    hidden = f"{folder}/.{name}{_UNFINISHED}"
     with system.open_output_stream(hidden) as stream:
         stream.write(content)
     system.move(hidden, path)

@@ -22,6 +22,7 @@ from service.checkpoint import view_versions
 from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import outlet, recomputed, tables
+from service.outlets.kafka import Kafka
 from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored
 from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
@@ -169,6 +170,35 @@ def test_a_compaction_that_was_cut_off_is_finished_at_the_next_start(tmp_path: P
     assert len(rows(path)) == 10
     files(path).open(2)
     assert sorted(row["key"] for row in rows(path)) == [f"k{batch}" for batch in range(5)]
+
+
+def test_a_file_that_was_begun_is_removed_at_the_next_start_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    path = tmp_path / "files"
+    made = files(path, compact_after=2)
+    made.open(1)
+    made.write(entry_of(settings, Position.of(micro_batch(1, 0)), closed("a")))
+    (file,) = path.rglob("*.parquet")
+    begun = [file.with_name(f".{file.name}.new"), path / "._position.json.new"]
+    for each in begun:
+        each.write_bytes(b"half")
+    assert made.open(2) is not None
+    assert not [each for each in begun if each.exists()]
+    file.write_bytes(b"")
+    with pytest.raises(OutletError, match=re.escape(f"{file} cannot be read")):
+        made.write(entry_of(settings, Position.of(micro_batch(2, 1, 10)), closed("b")))
+
+
+def test_json_has_no_field_for_a_number_that_is_not_finite(tmp_path: Path) -> None:
+    section = {"name": "events", "kind": "kafka", "topic": "finals", "format": "json"}
+    settings = make_settings(tmp_path, outlets=[section])
+    found = entry_of(settings, Position.of(micro_batch(1, 0)), closed("a")).rows
+    for name, value in (("sum", np.inf), ("stddev", np.nan)):
+        found = found.set_column(found.column_names.index(name), name, pa.array([value]))
+    (text,) = Kafka(settings.outlets[0], settings)._values(found)
+    document = json.loads(text, parse_constant=pytest.fail)
+    assert (document["count"], document["mean"]) == (2, 1.0)
+    assert not {"sum", "stddev"} & document.keys()
 
 
 def test_an_older_writer_of_files_is_locked_out_by_open_before_the_first_entry(tmp_path: Path) -> None:
