@@ -23,6 +23,8 @@ from state.finals import of_views
 from state.rules import ENDLESS_MS
 
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
+ENDING_S = 5.0
+"""How long a stop waits for the entries that outlets write."""
 _log = logging.getLogger(__name__)
 _logged_in: set[str] = set()
 """Outlets that have accepted a login of this process, by identity."""
@@ -107,13 +109,16 @@ class Delivery:
             _log.warning("The outlet %s is away, and its finals are kept: %s", self.options.name, error)
         self._thread.start()
 
-    def close(self) -> None:
-        """End the thread, which finishes the entry that it writes, and wait for it for 5 s."""
+    def end(self) -> None:
+        """Let the thread end when it has written its entry; returns at once."""
         self._ending.set()
         with self._changed:
             self._changed.notify_all()
+
+    def join(self, until_s: float) -> None:
+        """Wait for the thread's end, at most until a time of `clock.monotonic_s`. After `end`."""
         if self._thread.is_alive():
-            self._thread.join(5.0)
+            self._thread.join(max(0.0, until_s - clock.monotonic_s()))
 
     def add(self, stored: Stored) -> None:
         """Have an entry written; returns at once. An entry of the same name is the same entry."""
@@ -196,15 +201,15 @@ class Delivery:
 
     def _set_aside(self, entry: Entry, messages: Mapping[int, str]) -> Entry:
         """Store the rows that the outlet refuses, and return the entry without them. Raises OutletError for too many."""
-        name, first = self.options.name, next(iter(messages.values()))
+        name, reasons = self.options.name, [messages[row] for row in sorted(messages)]
         if len(messages) > MOST_REFUSED:
-            what = f"The outlet {name} refuses {len(messages)} of {entry.rows.num_rows} rows: {first}"
+            what = f"The outlet {name} refuses {len(messages)} of {entry.rows.num_rows} rows: {reasons[0]}"
             raise OutletError(what, remedy="Mend it: docs/outlets.md#rows-that-an-outlet-refuses")
         is_refused = pa.array([row in messages for row in range(entry.rows.num_rows)])
-        file = self._outbox.set_aside(name, entry.position, entry.rows.filter(is_refused), [*messages.values()])
+        file = self._outbox.set_aside(name, entry.position, entry.rows.filter(is_refused), reasons)
         self._count_refused()
         text = "The outlet %s refuses %d rows of %s, which are set aside in %s: %s"
-        _log.warning(text, name, len(messages), entry.position, file, first)
+        _log.warning(text, name, len(messages), entry.position, file, reasons[0])
         return replace(entry, rows=entry.rows.filter(pc.invert(is_refused)))
 
     def _count_refused(self) -> None:

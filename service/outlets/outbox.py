@@ -228,7 +228,7 @@ class Outbox:
                 with suppress(CheckpointError):  # damaged: only its time is lost
                     again = self._stored(name)
                     self._first_ms[again.position.batch, again.position.part] = again.at_ms
-                self.files.remove(f"{FOLDER}/{name}")
+                self.remove(f"{FOLDER}/{name}")
             else:
                 found.append(self._stored(name))
         return sorted(found, key=lambda each: (each.position.epoch, each.position.batch, each.position.part))

@@ -21,11 +21,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from service import clock, failpoint, tracing
-from service.aggregation.sessions import finals
+from service.aggregation.sessions import finals, longest_gap_ms
 from service.errors import TidemarkError
 from service.micro_batch import MicroBatch
 from service.outlets import recomputed
-from service.outlets.delivery import Delivery, Progress, Watcher
+from service.outlets.delivery import ENDING_S, Delivery, Progress, Watcher
 from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Outlet, Position
 from service.outlets.silence import Silence
@@ -69,7 +69,8 @@ class Outlets:
             Delivery(make(each), each, settings, outbox, epoch, self._done, watcher) for each in settings.outlets
         ]
         states = tuple(each.name for each in settings.outlets if each.content == "states")
-        self._silence = Silence.load(outbox, committed, states)
+        session_ms = settings.sessions.max_duration_ms + 2 * longest_gap_ms(settings)
+        self._silence = Silence.load(outbox, committed, states, session_ms)
         self._expected: frozenset[str] = frozenset()
         self._came: set[str] | None = None
         self._silence.keep(_begins_ms(settings))
@@ -85,9 +86,12 @@ class Outlets:
             delivery.start()
 
     def close(self) -> None:
-        """End the threads. Entries that an outlet lacks are written in the next term."""
+        """End the threads, and wait for all of them for ENDING_S. Entries that an outlet lacks are written in the next term."""
         for delivery in self.deliveries:
-            delivery.close()
+            delivery.end()
+        until_s = clock.monotonic_s() + ENDING_S
+        for delivery in self.deliveries:
+            delivery.join(until_s)
 
     def publish(
         self, micro_batch: MicroBatch, packed: Sequence[bytes], skewed: Mapping[str, int] = MappingProxyType({})

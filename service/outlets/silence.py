@@ -31,6 +31,7 @@ from state import codec
 from state.columns import Ints, ints
 from state.layout import MERGED, Changes, session_schema
 from state.list_columns import TRAIL
+from state.rules import ENDLESS_MS
 from state.settled import REVISION, with_revision
 from state.trails import is_carrying
 
@@ -71,7 +72,8 @@ DOCUMENT = Document[_File](NAME, _File, is_synced=False)
 class Silence:
     """The values that silence has closed, by their keys, for the one writer of a checkpoint.
 
-    `entry` is the last one that was made beside a batch. `taken` names the newest corrected values that an entry has had.
+    `entry` is the last one that was made beside a batch. `taken` names the newest corrected values that an entry has had. No
+    session is open for longer than `session_ms` after its start.
     """
 
     outbox: Outbox
@@ -79,19 +81,20 @@ class Silence:
     entry: Position = _BEFORE_ALL
     taken: str = ""
     transitions: Transitions = field(default_factory=Transitions)
+    session_ms: int = ENDLESS_MS
     _passed: tuple[int, set[Key]] = (-1, set())
     _watermark_ms: int = 0
 
     @classmethod
-    def load(cls, outbox: Outbox, committed: int, outlets: tuple[str, ...] = ()) -> "Silence":
+    def load(cls, outbox: Outbox, committed: int, outlets: tuple[str, ...], session_ms: int) -> "Silence":
         """Read the file of a checkpoint, whose last committed batch is given, for these outlets of states. Raises
         CheckpointError, or SetupError for a full disk."""
         stored = DOCUMENT.read(outbox.files)
         if stored is None:
-            return cls(outbox, transitions=Transitions(outlets=outlets))
+            return cls(outbox, transitions=Transitions(outlets=outlets), session_ms=session_ms)
         known = {key: Known(content, revision) for key, content, revision in stored.known}
         transitions = Transitions.of(stored.transitions, committed, outlets)
-        silence = cls(outbox, known, stored.entry, stored.taken, transitions)
+        silence = cls(outbox, known, stored.entry, stored.taken, transitions, session_ms)
         if stored.payload:
             if stored.entry.name not in outbox.files.names(FOLDER):  # else an outlet lacks it, since it was stored
                 scope = Scope(stored.views, stored.outlets)
@@ -113,7 +116,7 @@ class Silence:
 
         `scope` is that of the values. Raises as Outbox.
         """
-        known = {key: each for key, each in self.known.items() if not _has_ended(key, each, self._watermark_ms)}
+        known = {key: each for key, each in self.known.items() if not self._has_ended(key, each)}
         tables = []
         for table, key in ((changes.sessions, SESSION_KEY), (changes.windows, WINDOW_KEY)):
             keys = _keys(table, key)
@@ -204,7 +207,7 @@ class Silence:
                     continue
                 keep[row] = bool(is_merged[row]) or contents[row] != known.content
                 revisions[row] += known.revision + 1
-                if key is SESSION_KEY or _has_ended(k, known, watermark_ms):
+                if key is SESSION_KEY or self._has_ended(k, known):
                     self._passed[1].add(k)
             tables.append(with_revision(table, revisions).filter(pa.array(keep)))
         return Changes(tables[0], self.transitions.of_batch(changes.devices), tables[1])
@@ -213,6 +216,15 @@ class Silence:
         """Write what the batch changes of the statuses that have left, before it is committed."""
         if self.transitions.changes:
             self._write()
+
+    def _has_ended(self, key: Key, known: Known) -> bool:
+        """Whether the watermark has passed a value, so that it does not leave again.
+
+        A session is forgotten when it leaves, too; after a restart the file may still have it.
+        """
+        if len(key) == len(SESSION_KEY):
+            return int(key[1]) + self.session_ms < self._watermark_ms
+        return known.content[0] % (1 << _END_BITS) <= self._watermark_ms
 
     def _write(self) -> None:
         known = tuple((key, each.content, each.revision) for key, each in self.known.items())
@@ -232,11 +244,6 @@ def _contents(table: pa.Table, key: tuple[str, ...]) -> list[tuple[int, int]]:
         return contents
     carried = [zlib.crc32(trail) if is_carrying(trail) else 0 for trail in table[TRAIL].fill_null(b"").to_pylist()]
     return [(end + (crc << _END_BITS), count) for (end, count), crc in zip(contents, carried, strict=True)]
-
-
-def _has_ended(key: Key, known: Known, watermark_ms: int) -> bool:
-    """Whether it is a window that is final by a watermark."""
-    return len(key) == len(WINDOW_KEY) and known.content[0] % (1 << _END_BITS) <= watermark_ms
 
 
 def _without_revision(table: pa.Table) -> tuple[pa.Table, Ints]:

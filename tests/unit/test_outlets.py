@@ -314,7 +314,7 @@ class Refusing(Memory):
     def write(self, entry: Entry) -> int:
         found = {row: f"no {key}" for row, key in enumerate(entry.rows["key"].to_pylist()) if key in self.refused}
         if found:
-            raise RefusedRowsError(found)
+            raise RefusedRowsError(dict(reversed(found.items())))
         return super().write(entry)
 
 
@@ -457,6 +457,20 @@ def test_a_batch_waits_for_an_outlet_that_is_to_be_waited_for(begin: Begin) -> N
     memory.may_write.set()
     assert made.deliveries[0].lacks_at_most(0, 30)
     assert memory.keys == ["a"]
+
+
+def test_a_stop_waits_for_all_outlets_together(term: "Term", monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.outlets.publication.ENDING_S", 0.5)
+    memories = {name: Memory() for name in ("one", "two", "three")}
+    for memory in memories.values():
+        memory.may_write.clear()
+    made = term(1, -1, **memories)
+    made.publish(micro_batch(1, 0), [closed("a")])
+    begun_s = clock.monotonic_s()
+    made.close()
+    assert 0.4 < clock.monotonic_s() - begun_s < 1.0
+    for memory in memories.values():
+        memory.may_write.set()
 
 
 def test_only_windows_of_the_outlets_views_are_written(begin: Begin) -> None:
@@ -715,6 +729,29 @@ def test_a_silence_forgets_windows_of_removed_views(begin: Begin, tmp_path: Path
     after.close_idle(micro_batch(2, 4), [], [finals_of(closed("d")).windows])
     known = {key[2] if len(key) == 4 else key[0] for key, *_ in json.loads(file.read_text())["known"]}
     assert known == {"a", "d", "d0"}
+
+
+def test_a_silence_forgets_sessions_that_left_before_a_restart(begin: Begin, tmp_path: Path) -> None:
+    def of_device(device: str) -> Changes:
+        row = {"device": device, "start": BASE_MS, "last": BASE_MS, "count": 1, "state": "closed", "reason": "gap"}
+        return replace(finals_of(), sessions=pa.Table.from_pylist([row], schema=session_schema(())))
+
+    def known() -> set[str]:
+        return {key[0] for key, *_ in json.loads((tmp_path / "outlets" / "silence").read_text())["known"]}
+
+    memory = Memory()
+    made = begin(memory, retry_for="30 s", sessions=True)
+    made.close_idle(micro_batch(1, 4), [of_device("a")], [])
+    made.publish(micro_batch(1, 5, 10), [codec.pack_changes(of_device("a"))])
+    made.close()
+    after = begin(memory, retry_for="30 s", committed=5, epoch=2, sessions=True)
+    for days in (0, 1, 2):
+        of_batch = replace(micro_batch(2, 6 + days, 60 + days), watermark_ms=BASE_MS + days * 86_400_000)
+        after.publish(of_batch, [codec.pack_changes(finals_of())])
+        after.close_idle(of_batch, [of_device(f"d{days}")], [])
+        assert ("a" in known()) is (days < 2)
+    assert after.deliveries[0].lacks_at_most(0, 30)
+    assert [row["device"] for entry in memory.entries for row in entry.rows.to_pylist()] == ["a", "d0", "d1", "d2"]
 
 
 @pytest.mark.parametrize("is_closed_again", [True, False])
