@@ -7,7 +7,7 @@ import pytest
 
 from service.checkpoint import beginnings
 from service.checkpoint.beginnings import Beginnings
-from service.errors import CheckpointError, FencedError
+from service.errors import FencedError
 from service.spark.files import Local
 
 A, B = ("total", "t"), ("total", "h")
@@ -73,10 +73,3 @@ def test_nothing_is_written_without_views_or_by_a_writer_that_is_fenced(tmp_path
     with pytest.raises(FencedError):
         wanted(A)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'[{"view": "total"}]'])
-def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
-    Local(tmp_path).replace(beginnings.DOCUMENT.name, content)
-    with pytest.raises(CheckpointError, match=r"endless/views.json is damaged"):
-        begins(tmp_path, 0, A)

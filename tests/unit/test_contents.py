@@ -1,6 +1,7 @@
 """The table of the checkpoint's files in docs/operator/checkpoint.md: every file that code names is in it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from service.aggregation import seen_keys
 from service.checkpoint import beginnings, event_time, manifest, shape, skips, topic_log, view_versions
 from service.checkpoint.document import Document
 from service.daemon import never_sent, starts
+from service.errors import CheckpointError
 from service.outlets import outbox, recomputed, silence
 from service.outlets.outlet import Position
 from service.recompute import job_log
@@ -88,6 +90,15 @@ def test_a_document_is_read_and_written_as_by_the_release_before(tmp_path: Path,
     folder.replace(document.name, WRITTEN[document].encode())
     document.write(folder, document.required(folder), "written")
     assert json.loads(folder.read("written")) == json.loads(WRITTEN[document])
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'"text"'])
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda each: each.name)
+def test_a_damaged_document_is_named(tmp_path: Path, document: Document[Any], content: bytes) -> None:
+    folder = Local(tmp_path)
+    folder.replace(document.name, content)
+    with pytest.raises(CheckpointError, match=re.escape(f"/{document.name} is damaged: ")):
+        document.read(folder)
 
 
 @pytest.mark.parametrize("name", NAMES)

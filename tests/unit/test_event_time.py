@@ -31,16 +31,6 @@ def test_a_batch_begins_with_what_the_one_before_has_noted(tmp_path: Path) -> No
     assert Log(Local(tmp_path)).before(2) == event_time.read(Local(tmp_path), 1)[0] == EventTime(6, 18)
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"{", b"[]", b'{"watermark_ms": 1}', b'{"watermark_ms": null, "newest_ms": 1}']
-)
-def test_what_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        Local(tmp_path).replace("event_time/7", content)
-    with pytest.raises(CheckpointError, match=r"event_time/7 (cannot be read|is damaged)"):
-        Log(Local(tmp_path)).before(8)
-
-
 def test_old_entries_go(tmp_path: Path) -> None:
     log = Log(Local(tmp_path))
     for batch in range(KEPT + 3):

@@ -25,13 +25,6 @@ def refusal(there: Manifest, wanted: Manifest) -> str:
     return str(caught.value)
 
 
-def test_what_is_read_back_is_what_was_written(tmp_path: Path) -> None:
-    first = made(tmp_path)
-    (tmp_path / manifest.NAME).write_bytes(first.encode())
-    assert manifest.read(Local(tmp_path)) == first
-    assert manifest.read(Local(tmp_path / "elsewhere")) is None
-
-
 def test_what_the_state_does_not_depend_on_may_change(tmp_path: Path) -> None:
     first = made(tmp_path)
     views = [{"name": "minute", "window": "1 m"}, {"name": "hour", "by": ["device"], "window": "1 h", "slide": "10 s"}]
@@ -70,13 +63,6 @@ def test_a_topic_of_the_same_name_and_another_id_is_another_topic(tmp_path: Path
     # A broker that tells no ids proves nothing.
     manifest.require("/checkpoint", made(tmp_path, {"readings": ""}), made(tmp_path))
     manifest.require("/checkpoint", made(tmp_path), made(tmp_path, {"readings": ""}))
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"format": 1}', b'{"format": 1, "more": 2}'])
-def test_a_damaged_manifest_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / manifest.NAME).write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"manifest\.json is damaged"):
-        manifest.read(Local(tmp_path))
 
 
 def test_a_manifest_of_a_later_format_names_the_version_that_reads_it(tmp_path: Path) -> None:

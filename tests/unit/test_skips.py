@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service.checkpoint import skips
 from service.checkpoint.skips import Care, ReadAnewError, Span
 from service.commands.skip import MOST, refuse
-from service.errors import CheckpointError, SettingsError
+from service.errors import SettingsError
 from service.kafka.source import READ_AHEAD
 from service.micro_batch import MicroBatch, Offsets
 from service.rejects.reject_log import Coordinates
@@ -146,15 +146,6 @@ def test_the_file_keeps_all_skips(tmp_path: Path) -> None:
     skips.write(folder, [span(7, 9), span(5, 7), span(1, 2, 1)])
     assert skips.read(folder) == (span(5, 9), span(1, 2, 1))
     assert skips.pending({"readings": {0: 8, 1: 2}}, skips.read(folder)) == (span(5, 9),)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "{}", "[]", '{"format": 2, "skips": []}', '{"format": 1, "skips": [["readings", 0]]}']
-)
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / skips.DOCUMENT.name).write_text(content)
-    with pytest.raises(CheckpointError, match=r"skips\.json"):
-        skips.read(Local(tmp_path))
 
 
 def test_what_cannot_be_skipped_is_named_all_at_once() -> None:

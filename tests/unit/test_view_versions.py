@@ -169,12 +169,6 @@ def test_a_batch_has_the_views_of_the_newest_file_that_is_not_after_it(tmp_path:
     assert sorted(log.numbers()) == list(range(20, 40))
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    Local(tmp_path).replace("views/4", b'{"views": [{"name": 1}], "last": {}}')
-    with pytest.raises(CheckpointError, match=r"views/4 is damaged: views\.0"):
-        Log(Local(tmp_path)).at(4)
-
-
 def test_a_view_without_windows_has_no_past_to_wait_for(tmp_path: Path) -> None:
     endless = {"name": "ever", "window": "none"}
     begun = view_versions.begun(made(DEVICE))
