@@ -11,7 +11,8 @@ so no other client is needed.
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -39,12 +40,16 @@ _OF_A_ROW = re.compile(r"22|23|54|P0001")
 _STAGING = "tidemark_staging"
 _MOST_COLUMNS = 1_600
 """Columns of a table of PostgreSQL, also those that were dropped (16.2)."""
-_COLUMNS = (
-    "select ((select coalesce(max(attnum), 0) from pg_attribute where attrelid = to_regclass(?)) + count(*))::text "
-    "from unnest(string_to_array(?, ',')) as name where not exists (select from pg_attribute "
-    "where attrelid = to_regclass(?) and attname = name and not attisdropped)"
+_LONGEST_NAME = 63
+"""PostgreSQL cuts longer names of columns."""
+_USED = "select coalesce(max(attnum), 0)::text from pg_attribute where attrelid = to_regclass(?)"
+_LACKING = (
+    "select string_agg(name, ',') from unnest(string_to_array(?, ',')) as name where not exists (select from pg_attribute "
+    "where attrelid = to_regclass(?) and attname = name::name and not attisdropped)"
 )
-"""How many columns a table has when those with these names, with commas between, are added."""
+"""Which of the columns with these names, with commas between, a table lacks."""
+_MAY_CREATE = "select has_schema_privilege(coalesce(nullif(?::text, ''), current_schema()::text), 'CREATE')::text"
+_MAY_WRITE = "select bool_and(has_table_privilege(?, each))::text from unnest('{SELECT,INSERT,UPDATE}'::text[]) as each"
 _AT_ONCE = 20_000
 """Rows of one statement, which has to end within `timeout`. All statements of an entry are one transaction."""
 
@@ -70,18 +75,26 @@ class Jdbc:
             try:
                 self._connect()
                 server = self._one("select version()")
-                exists = self._one("select to_regclass(?)::text", self._table) is not None
-                if not exists and self._one("select has_schema_privilege(current_schema(), 'CREATE')::text") != "true":
-                    what = f"{self._place}: the table {self._options.table} does not exist, and this user may not create it"
-                    raise OutletRefusedError(what, remedy="Create it, or let this user create it")
-                if exists and self._one("select has_table_privilege(?, 'INSERT, UPDATE')::text", self._table) != "true":
-                    what = f"{self._place}: this user may not write to the table {self._options.table}"
-                    raise OutletRefusedError(what, remedy="Grant SELECT, INSERT and UPDATE")
-                self._require_columns()
+                exists = self._may_be_written(self._table)
+                self._may_be_written(self._positions)
+                self._lacking()
                 state = "exists" if exists else "is to be created"
                 return f"{str(server).partition(' on ')[0]}, the table {self._options.table} {state}"
             finally:
                 self.close()
+
+    def _may_be_written(self, table: str) -> bool:
+        """Return whether a table exists. Raise OutletRefusedError if this user can neither write to it nor create it."""
+        name = table.replace('"', "")
+        if self._exists(table):
+            if self._one(_MAY_WRITE, table) != "true":
+                what = f"{self._place}: this user may not write to the table {name}"
+                raise OutletRefusedError(what, remedy="Grant SELECT, INSERT and UPDATE")
+            return True
+        if self._one(_MAY_CREATE, name.rpartition(".")[0]) != "true":
+            what = f"{self._place}: the table {name} does not exist, and this user may not create it"
+            raise OutletRefusedError(what, remedy="Create it, or let this user create it: docs/outlets.md#postgresql")
+        return False
 
     def open(self, epoch: int) -> Position | None:
         with self._named():
@@ -155,15 +168,13 @@ class Jdbc:
                     continue
                 refused[start] = str(self._problem(error))
             if len(refused) > MOST_REFUSED:
-                raise self._refuses_all(refused)
+                what = f"{self._place}: more than {MOST_REFUSED} rows of a batch are refused: {next(iter(refused.values()))}"
+                remedy = f"Mend the table {self._options.table}: its constraints, triggers and types"
+                raise OutletError(what, remedy=remedy)
         self._connection.rollback()
         if not refused:
             raise OutletError(f"{self._place}: rows were refused, and are not any more")
         return refused
-
-    def _refuses_all(self, refused: Mapping[int, str]) -> OutletError:
-        what = f"{self._place}: more than {MOST_REFUSED} rows of a batch are refused: {next(iter(refused.values()))}"
-        return OutletError(what, remedy=f"Mend the table {self._options.table}: its constraints, triggers and types")
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -191,31 +202,45 @@ class Jdbc:
     def _create(self) -> None:
         """Create the tables, and columns that the table lacks.
 
-        Two outlets of one database do so one after the other: "if not exists" alone fails where both create (PostgreSQL 16).
+        Two outlets of one database do so one after the other: "if not exists" fails where both create, and where this user may
+        create no table (PostgreSQL 16).
         """
         self._one("select pg_advisory_xact_lock(hashtext(?))::text", POSITIONS)
-        self._run(f"create table if not exists {self._positions} (outlet text primary key, position text not null)")
-        self._require_columns()
-        columns = [f'"{field.name}" {_TYPES[field.type]}' for field in self._schema]
-        null = ["" if field.nullable else " not null" for field in self._schema]
-        definitions = [column + suffix for column, suffix in zip(columns, null, strict=True)]
-        key = f"primary key ({_names(self._key)})"
-        if self._one("select to_regclass(?)::text", self._table) is None:
-            self._run(f"create table if not exists {self._table} ({', '.join([*definitions, key])})")
+        if not self._exists(self._positions):
+            self._run(f"create table {self._positions} (outlet text primary key, position text not null)")
+        lacking = self._lacking()
+        definitions = {field.name: f'"{field.name}" {_TYPES[field.type]}' for field in self._schema}
+        if not self._exists(self._table):
+            null = ["" if field.nullable else " not null" for field in self._schema]
+            columns = [column + suffix for column, suffix in zip(definitions.values(), null, strict=True)]
+            key = f"primary key ({_names(self._key)})"
+            self._run(f"create table {self._table} ({', '.join([*columns, key])})")
             if self._one("select count(*)::text from pg_extension where extname = 'timescaledb'") == "1":
                 self._one("select create_hypertable(?, ?)::text", self._table, self._content.time)
-        else:
-            self._run(f"alter table {self._table} {', '.join(f'add column if not exists {each}' for each in columns)}")
+        elif lacking:  # the owner alone may add columns
+            self._run(f"alter table {self._table} {', '.join(f'add column {definitions[name]}' for name in lacking)}")
         self._connection.commit()
 
-    def _require_columns(self) -> None:
-        """Raise OutletRefusedError if the table cannot have all columns."""
-        count = int(self._one(_COLUMNS, self._table, ",".join(self._schema.names), self._table) or 0)
+    def _exists(self, table: str) -> bool:
+        return self._one("select to_regclass(?)::text", table) is not None
+
+    def _lacking(self) -> list[str]:
+        """Return the columns that the table lacks. Raise OutletRefusedError if it cannot have all columns."""
+        names, table = self._schema.names, self._options.table
+        found = self._one(_LACKING, ",".join(names), self._table)
+        lacking = found.split(",") if found else []
+        count = int(self._one(_USED, self._table) or 0) + len(lacking)
         if count > _MOST_COLUMNS:
             would = f"would have {count:,} columns, and PostgreSQL's limit is {_MOST_COLUMNS:,}"
-            what = f"{self._place}: the table {self._options.table} {would}"
+            what = f"{self._place}: the table {table} {would}"
             remedy = "Sessions have four for each measure, and dropped ones count: use a new table, or Kafka or Parquet"
             raise OutletRefusedError(what, remedy=remedy)
+        cut = Counter(name[:_LONGEST_NAME] for name in names)
+        if equal := [name for name in names if cut[name[:_LONGEST_NAME]] > 1]:
+            begin = f"the columns {equal[0]} and {equal[1]} begin with the same {_LONGEST_NAME} letters"
+            what = f"{self._place}: {begin}, and PostgreSQL reads no more of a name"
+            raise OutletRefusedError(what, remedy="Give the measure a shorter name, or use Kafka or Parquet")
+        return lacking
 
     def _locked_position(self) -> Position | None:
         text = self._one(f"select position from {self._positions} where outlet = ? for update", self._id)

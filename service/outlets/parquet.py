@@ -44,9 +44,7 @@ _UNFINISHED = ".new"
 _COLUMNS = "day=1970-01-01", "000000000000-columns.parquet"
 _LARGE = 16 << 20
 """The most bytes of a small file: some 300,000 windows. Twice as many become one at a time: a million take 530 MB of memory."""
-_REMEDY = (
-    "Check [[outlets]] path, its disk and the rights of the service's user. Move a damaged file away, and backfill its day"
-)
+_REMEDY = "Check [[outlets]] path, its disk and the rights of the service's user. Move a damaged file away, and backfill its day"
 
 
 class Parquet:

@@ -402,6 +402,57 @@ def test_a_table_that_cannot_have_all_columns_is_refused_by_check_and_at_the_sta
         outlet_of(397).open(2)
 
 
+def test_columns_that_postgresql_cannot_tell_apart_are_refused_by_check(
+    spark: SparkSession, postgres: Postgres, tmp_path: Path, prefix: str
+) -> None:
+    section = database(postgres, f"n_{prefix}", sessions=True)
+    of_measures = make_settings(tmp_path, input={"measures": {"m" * 61: "temperature"}}, outlets=[section])
+    made = publication.outlet(of_measures.outlets[0], of_measures, spark)
+    with pytest.raises(OutletRefusedError, match=f"{'m' * 61}_mean and {'m' * 61}_min begin with the same 63 letters"):
+        made.check()
+
+
+def test_a_user_needs_a_schema_to_create_in_or_rights_to_the_rows_of_both_tables(
+    make_world: Callable[..., World], postgres: Postgres, prefix: str
+) -> None:
+    user, schema = f"u_{prefix}", f"s_{prefix}"
+    for sql in (
+        f"create role {user} login password 'x'",
+        f"create schema {schema}",
+        f"create schema own_{schema} authorization {user}",
+        f"grant usage on schema {schema} to {user}",
+    ):
+        postgres.execute(sql)
+    sections = [
+        {**database(postgres, table), "name": name, "user": user, "password": password}
+        for name, table, user, password in (
+            ("own", f"own_{schema}.w", user, "x"),
+            ("granted", f"{schema}.w", user, "x"),
+            ("owner", f"{schema}.w", postgres.user, postgres.password),
+        )
+    ]
+    world = make_world(*sections)
+    own, granted, owner = (publication.outlet(each, world.settings, world.spark) for each in world.settings.outlets)
+    assert own.check().endswith(f"the table own_{schema}.w is to be created")
+    with pytest.raises(
+        OutletRefusedError, match=f"the table {schema}.w does not exist, and this user may not create it"
+    ):
+        granted.check()
+    owner.open(1)
+    postgres.execute(f"grant insert on all tables in schema {schema} to {user}")
+    with pytest.raises(OutletRefusedError, match=f"this user may not write to the table {schema}.w"):
+        granted.check()
+    postgres.execute(f"grant select, update on {schema}.w to {user}")
+    with pytest.raises(OutletRefusedError, match=f"this user may not write to the table {schema}.tidemark_outlets"):
+        granted.check()
+    postgres.execute(f"grant select, update on all tables in schema {schema} to {user}")
+    assert granted.check().endswith(f"the table {schema}.w exists")
+    assert granted.open(2) is None
+    assert granted.write(entry_of(world.settings, Position.of(micro_batch(2, 1)), closed("a"))) > 0
+    for made in (granted, owner):
+        made.close()
+
+
 def test_a_writer_of_an_older_epoch_cannot_write_to_a_table_or_a_topic(
     make_world: Callable[..., World], postgres: Postgres, prefix: str, broker_server: Broker
 ) -> None:
