@@ -32,7 +32,6 @@ from service.publication.rows import (
     as_of_watermark,
     by_shard,
     device_rows,
-    last_of,
     session_rows,
     window_rows,
 )
@@ -178,9 +177,9 @@ class Sink(Store):
                 for part in _parts(chosen):
                     rows = window_rows(part, keys, self.settings.views, watermark_ms, begun, ahead_ms)
                     yield replace(rows, shared={**rows.shared, "behind": True}) if is_behind else rows
-        for part in _parts(changes.sessions, ["device", "start"]):
+        for part in _parts(changes.sessions):
             yield session_rows(part, keys, self.settings.sessions, self.policy.closed_by)
-        for part in _parts(changes.devices, ["device"]):
+        for part in _parts(changes.devices):
             yield device_rows(part, keys, retain_ms, self.micro_batch.reference, self.attributes)
 
     def _by_readings(self, table: pa.Table, closed_ms: int) -> list[tuple[pa.Table, bool]]:
@@ -263,10 +262,8 @@ def _by_end(table: pa.Table) -> list[tuple[pa.Table, bool]]:
     return [(windows.compact(part), has_end) for part, has_end in parts if part.num_rows]
 
 
-def _parts(table: pa.Table, key: Sequence[str] = ()) -> Iterator[pa.Table]:
-    """Yield the rows of a table, ROWS_AT_ONCE at a time; of several parts only the last row of each `key`."""
-    if key and table.num_rows > ROWS_AT_ONCE:
-        table = last_of(table, key)
+def _parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the rows of a table, ROWS_AT_ONCE at a time."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         yield table.slice(start, ROWS_AT_ONCE)
 

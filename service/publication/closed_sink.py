@@ -22,7 +22,6 @@ from service.publication.rows import (
     Rows,
     as_of_watermark,
     by_shard,
-    last_of,
     session_rows,
     window_rows,
 )
@@ -125,9 +124,7 @@ class ClosedSink(Store):
             self._values(
                 windows, lambda part, keys: window_rows(part, keys, settings.views, watermark_ms, ahead_ms=ahead_ms)
             ),
-            self._values(
-                last_of(sessions, ["device", "start"]), lambda part, keys: session_rows(part, keys, settings.sessions)
-            ),
+            self._values(sessions, lambda part, keys: session_rows(part, keys, settings.sessions)),
         )
 
     def _values(self, table: pa.Table, format_rows: Callable[[pa.Table, Keys], Rows]) -> Values:

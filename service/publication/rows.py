@@ -155,8 +155,10 @@ def window_rows(
     has its start on the zone's clock.
     """
     columns = plain(table)
-    fields, is_partly = _statistics(columns, {view.name: view.shown for view in views})
-    fields |= {name: texts(decimal(columns[name])) for name in ("start", "end")}
+    values = statistics(columns, {view.name: view.shown for view in views})
+    is_partly = any(column.null_count for column in values.values())
+    times = {name: columns[name] for name in ("start", "end")}
+    fields = {name: texts(decimal(column)) for name, column in {**values, **times}.items()}
     local = local_starts(columns, {view.name: view.zone for view in views if view.zone is not None})
     if local is not None:
         fields["local_start"], is_partly = texts(local), is_partly or local.null_count > 0
@@ -236,13 +238,6 @@ def _marks(columns: Mapping[str, Any], views: Iterable[View]) -> Any:
     return pa.array(marks, mask=marks == 0) if marks.any() else None
 
 
-def _statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> tuple[dict[str, Texts], bool]:
-    """Return the fields of windows, and whether some rows lack one; `chosen` has what each view shows."""
-    values = statistics(columns, chosen)
-    fields = {name: texts(decimal(column)) for name, column in values.items()}
-    return fields, any(column.null_count for column in values.values())
-
-
 def statistics(columns: Mapping[str, Any], chosen: Mapping[str, Shown]) -> dict[str, Any]:
     """Return the statistics of windows as numbers, null where a row lacks one; `chosen` has what each view shows.
 
@@ -320,8 +315,8 @@ def as_of_watermark(rows: Rows, watermark_ms: int, gap_ms: int) -> list[Rows]:
 
 
 def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str = "watermark") -> Rows:
-    """Format sessions (state.layout.session_schema) as hashes; of rows of the same session the last one counts."""
-    column = _columns(last_of(table, ["device", "start"]))
+    """Format sessions (state.layout.session_schema) as hashes."""
+    column = _columns(table)
     is_closed = pc.equal(column["state"], CLOSED)
     fields = {
         "start": texts(decimal(column["start"])),
@@ -364,7 +359,7 @@ def session_statistics(columns: Mapping[str, Any], shown: Shown) -> Iterator[tup
 
 def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attributes: Attributes | None) -> Rows:
     """Format devices (state.layout.status_schema) as hashes, with their attributes in this version of the reference."""
-    column = _columns(last_of(table, ["device"]))
+    column = _columns(table)
     session: Any = pc.fill_null(decimal(column["session"]), pa.scalar(b""))
     fields: dict[str, Texts] = {
         "status": texts(column["status"]),
@@ -386,15 +381,6 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
     # Silence changes the status of a measure, and nothing else of its device.
     shared = {"equal": statuses} if statuses else {}
     return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices, shared=shared)
-
-
-def last_of(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the last row of each key. A bucket may emit twice in a batch: once for its input, once for a timer."""
-    if table.num_rows < 2:
-        return table
-    numbered: Any = table.select(list(key)).append_column("row", pa.array(np.arange(table.num_rows)))
-    rows: npt.NDArray[np.int64] = numbered.group_by(list(key)).aggregate([("row", "max")])["row_max"].to_numpy()
-    return table if len(rows) == table.num_rows else table.take(np.sort(rows))
 
 
 def plain(table: pa.Table) -> dict[str, Any]:

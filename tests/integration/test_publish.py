@@ -32,7 +32,6 @@ from service.rejects import delivery
 from service.row_schemas import CHANGES
 from service.settings import Settings, View
 from state import blobs, codec, trails
-from state import windows as windows_module
 from state.columns import array
 from state.rules import ENDLESS_MS
 from tests.integration.redis_target import WINDOW, Target, window_name
@@ -47,7 +46,6 @@ from tests.outputs import (
     reject,
     row,
     session,
-    settings,
     stats,
     window,
     window_table,
@@ -107,19 +105,6 @@ def test_a_batch_of_any_size_has_few_rows_as_text_at_a_time(target: Target, monk
     assert (outcome.opened, outcome.new_devices) == (10, 10)
     again = target.write(1, *rows)
     assert (again.written, again.unchanged) == (0, 30)
-
-
-def test_the_last_of_several_rows_of_a_key_counts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_publisher, "ROWS_AT_ONCE", 3)
-    names = [f"d{number}" for number in range(4)]
-    first, second = (
-        changes([session(name, count=count) for name in names], [device(name, T0 + count) for name in names])
-        for count in (1, 2)
-    )
-    outcome = target.write(1, first, second)
-    assert (outcome.sessions, outcome.devices, outcome.written) == (4, 4, 8)
-    assert {target.read(f"session:{name}:{T0}")["count"] for name in names} == {"2"}
-    assert {target.read(f"device:{name}")["last_seen"] for name in names} == {str(T0 + 2)}
 
 
 def _counting(of_table: Callable[..., Any], made: list[int]) -> Callable[..., Any]:
@@ -489,21 +474,6 @@ def test_a_device_that_only_early_readings_name_is_forgotten_soon_unless_it_is_s
     assert left_ms("known") > soon_ms
 
 
-def test_early_readings_trim_the_feed(redis_server: Redis, prefix: str) -> None:
-    target = Target(redis_server, prefix, feed_length=100)
-    for batch in range(20):
-        for number in range(25):
-            early(target, batch, f"d{batch}-{number}", 1)
-    assert 100 <= target.client.xlen(target.key("changes")) < 300
-
-
-def test_early_readings_of_a_stale_epoch_mark_nobody(target: Target) -> None:
-    target.begin_term(2)
-    with pytest.raises(FencedError):
-        early(target, 1, "fast", 9)
-    assert target.read("device:fast") == {}
-
-
 # Silence: what it has closed is final until a reading comes after all.
 
 
@@ -870,26 +840,6 @@ def test_a_statistic_that_a_view_has_no_more_goes_with_the_next_reading_of_a_win
     assert target.read(window_name("d2"))["max"] == "5"
 
 
-def test_a_window_that_began_without_a_statistic_does_not_get_it(target: Target) -> None:
-    table = windows_module.advance(
-        window_table([("device_1m", "d1", T0, [1.0])], ["mean"]), [window_table([("device_1m", "d1", T0, [9.0])])], 0
-    ).open
-    target.write(1, changed(table), window([4.0], "d2"))
-    assert target.fields("mean", "count") == ("5", "2")
-    assert not {"max", "stddev"} & target.read().keys()
-    assert target.read(window_name("d2"))["max"] == "4"
-
-
-def test_a_rate_is_absent_until_a_window_has_readings_at_two_times(target: Target) -> None:
-    names = ["first_value", "last_value", "delta", "rate"]
-    target.settings = with_statistics(target.settings, device_1m=names)
-    target.write(1, windows([("device_1m", "d1", T0, [4.0]), ("device_1m", "d2", T0, [4.0, 3.0])], names))
-    assert target.fields(*names) == ("4", "4", "0", None)
-    assert target.read(window_name("d2"))["rate"] == "-1"
-    target.write(2, windows([("device_1m", "d1", T0, [4.0, 5.0, 10.0])], names))
-    assert target.fields(*names) == ("4", "10", "6", "3")
-
-
 def test_new_and_closed_rows_are_counted_without_a_look(target: Target) -> None:
     settled(target, 0)
     first = settled(target, 1, window([20.0]), changes([session()], [device()]))
@@ -1142,24 +1092,6 @@ def test_a_redis_that_refuses_writes_says_what_to_do(tmp_path: Path) -> None:
         refused("WRONGTYPE", "prefix")
         client.delete(target.key(WINDOW))
         assert target.write(1, window([1.0])).written == 1
-
-
-def test_a_wrong_password_is_not_tried_again_and_not_shown(tmp_path: Path) -> None:
-    with Redis(tmp_path) as part:
-        client: Any = part.client()
-        client.config_set("requirepass", "right")
-        bad = settings(part.url.replace("://", "://default:wrong-secret@"), retry_for="60 s")
-        with pytest.raises(SinkError) as caught:
-            Sink(bad, micro_batch(1)).write([window([1.0])])
-        assert "wrong-secret" not in str(caught.value)
-        assert "password" in caught.value.remedy
-        password = tmp_path / "password"
-        password.write_text("right\n")
-        client.execute_command("AUTH", "right")
-        client.set("tidemark:epoch", 1)
-        good = settings(part.url, password_file=str(password))
-        assert Sink(good, micro_batch(1)).write([window([1.0])]).written == 1
-        client.config_set("requirepass", "")
 
 
 # Rejects.

@@ -158,25 +158,6 @@ def test_a_session_has_means_of_the_measures_it_has() -> None:
     }
 
 
-def test_of_a_session_or_device_that_occurs_twice_the_last_row_counts() -> None:
-    first = changes([session(), session("d2")], [device(), device("d2")])
-    second = changes([session(state="closed", reason="gap")], [device(status="offline", session=None)])
-    both = read(first, second).changes()
-    sessions, devices = both.sessions, both.devices
-    of = session_rows(sessions, KEYS, Sessions(retain="1 s"))
-    assert len(of) == 2
-    assert dict(zip(of.keys, of.fields["state"], strict=True)) == {
-        f"tidemark:session:d1:{T0}".encode(): b"closed",
-        f"tidemark:session:d2:{T0}".encode(): b"open",
-    }
-    of = device_rows(devices, KEYS, 1000, "", None)
-    assert len(of) == 2
-    assert dict(zip(of.keys, of.fields["status"], strict=True)) == {
-        b"tidemark:device:d1": b"offline",
-        b"tidemark:device:d2": b"online",
-    }
-
-
 def test_a_device_carries_the_attributes_that_the_reference_has() -> None:
     attributes = Index(pa.table({"device": ["d2", "d1"], "site": ["hamburg", "bremen"], "type": [None, "t1"]}))
     devices = read(changes(devices=[device("d1"), device("d2"), device("d3", session=None)])).changes().devices
