@@ -182,7 +182,7 @@ def create(
                 continue
             refused = isinstance(error, KafkaException) and error.args[0].code() in _REFUSALS
             family = SourceRefusedError if refused else SourceError
-            what = f"The rejects topic {name} does not exist and cannot be created: {clients.text(error)}"
+            what = f"The topic {name} does not exist and cannot be created: {clients.text(error)}"
             return family(what, remedy="Create it, or let this user create it")
     return None
 

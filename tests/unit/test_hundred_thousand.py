@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from load.servers.server_process import PATIENCE
-from service.checkpoint import event_time, view_versions
 from service.outlets import recomputed
 from service.outlets.delivery import Delivery
 from service.outlets.outbox import FOLDER, Outbox, Stored
@@ -22,7 +21,6 @@ from service.pipeline.term import TermMetrics
 from service.recompute import job_log
 from service.rejects.fence import RANDOM_BITS
 from service.spark.files import Local
-from state.watermark import EventTime
 from tests import minimal
 
 BATCHES = 100_000
@@ -36,22 +34,6 @@ def quickest(action: Callable[[], object], times: int = 5) -> float:
         action()
         seconds.append(time.perf_counter() - began)
     return min(seconds)
-
-
-def test_event_time_has_two_hundred_batches_however_many_there_were(tmp_path: Path) -> None:
-    log = event_time.Log(Local(tmp_path))
-    for batch in range(BATCHES - 1_000, BATCHES):  # 99,000 more have left in the same way
-        log.note(batch, EventTime(batch, batch))
-    assert len(os.listdir(tmp_path / event_time.FOLDER)) == event_time.KEPT
-    assert event_time.read(Local(tmp_path), BATCHES - 1)[0].watermark_ms == BATCHES - 1
-
-
-def test_versions_of_views_are_pruned_with_the_next_change(tmp_path: Path) -> None:
-    files = Local(tmp_path)
-    for batch in range(BATCHES - 100, BATCHES):
-        view_versions.DOCUMENT.write(files, view_versions.Versions(), f"{view_versions.FOLDER}/{batch}")
-    view_versions.Log(files).write(BATCHES, view_versions.Versions())
-    assert len(view_versions.Log(files).numbers()) == view_versions.KEPT
 
 
 def settings() -> Any:
