@@ -39,6 +39,8 @@ from service.settings import ParquetOutlet
 POSITION = "_position.json"
 _REPLACED = b"tidemark.replaced"
 _COMPACTED = "-compacted-"
+_DIGITS = 12
+"""Of the number of a batch, with which the name of a file begins."""
 _UNFINISHED = ".new"
 """The end of the hidden name of a file that is being written. A crash leaves it there."""
 _COLUMNS = "day=1970-01-01", "000000000000-columns.parquet"
@@ -158,15 +160,18 @@ class Parquet:
         parts = [_read(system, f"{folder}/{name}") for name in names]
         rows = newest(pa.concat_tables(parts, promote_options="default"), self._content.key, self._content.newest)
         digest = hashlib.sha256("".join(names).encode()).hexdigest()[:16]
-        _write(system, f"{folder}/{names[-1][:12]}{_COMPACTED}{digest}.parquet", rows, names)
+        _write(system, f"{folder}/{names[-1][:_DIGITS]}{_COMPACTED}{digest}.parquet", rows, names)
         self._remove(system, folder, names)
 
     def _finish(self, system: pafs.FileSystem, folder: str, infos: Sequence[pafs.FileInfo]) -> None:
-        """Remove files whose rows are in a compacted one. Only the last compaction may have been cut off: of large files a folder
-        may have many."""
-        last_ns = max((each.mtime_ns for each in infos if _COMPACTED in each.base_name), default=None)
+        """Remove files whose rows are in a compacted one.
+
+        A compaction takes the oldest of the small files. Where none is older than a compacted one, it was not cut off, and is not
+        opened: of large files a folder may have many.
+        """
+        small = [each for each in infos if each.size <= _LARGE]
         for info in infos:
-            if _COMPACTED not in info.base_name or info.mtime_ns != last_ns:
+            if _COMPACTED not in info.base_name or all(each == info or _batch(each) > _batch(info) for each in small):
                 continue
             with _opened(system, info.path) as file:
                 metadata = pq.read_metadata(file).metadata or {}
@@ -209,6 +214,10 @@ def newest(rows: pa.Table, key: Sequence[str], order_by: Sequence[str] = tables.
 def _above(path: str) -> str:
     """Return the folder that has a file, or a day's folder."""
     return path.rpartition("/")[0]
+
+
+def _batch(info: pafs.FileInfo) -> str:
+    return str(info.base_name)[:_DIGITS]
 
 
 def _is_data(info: pafs.FileInfo) -> bool:
