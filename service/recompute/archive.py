@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from service.checkpoint import skips
@@ -29,6 +30,9 @@ KINDS = {"parquet": "parquet", "avro": "avro", "jsonl": "json"}
 """Spark's names of the formats."""
 COLUMNS = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp", "value": "binary"}
 _PLACE = ["topic", "partition", "offset"]
+_RANGE = pa.schema(
+    [("its_topic", pa.string()), ("its_partition", pa.int32()), ("its_begin", pa.int64()), ("its_end", pa.int64())]
+)
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 
@@ -131,17 +135,20 @@ def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place:
         what = f"{place}: {nameless} records lack topic, partition, offset or timestamp"
         raise SettingsError(what, remedy=f"Write the archive with the columns {', '.join(COLUMNS)}")
     spans = skips.read(Files(spark, settings.service.checkpoint))
-    return found.where(_is_read(committed, spans))
+    return _read(found, committed, spans)
 
 
-def _is_read(committed: MicroBatch, spans: Sequence[skips.Span]) -> Column:
-    """Whether the checkpoint has read a record."""
-    is_read = F.lit(False)
-    for begin, end, _ in skips.stretches(committed.start, committed.end, skips.pending(committed.start, spans)):
-        for topic, partition, first, last in ranges(begin, end):
-            place = (F.col("topic") == topic) & (F.col("partition") == partition)
-            is_read = is_read | (place & (F.col("offset") >= first) & (F.col("offset") < last))
-    return is_read
+def _read(records: DataFrame, committed: MicroBatch, spans: Sequence[skips.Span]) -> DataFrame:
+    """Return the records that the checkpoint has read.
+
+    By a join: a predicate of thousands of partitions overflows Spark's stack.
+    """
+    stretches = skips.stretches(committed.start, committed.end, skips.pending(committed.start, spans))
+    rows = [dict(zip(_RANGE.names, each, strict=True)) for begin, end, _ in stretches for each in ranges(begin, end)]
+    read = F.broadcast(records.sparkSession.createDataFrame(pa.Table.from_pylist(rows, _RANGE)))
+    is_place = (F.col("topic") == F.col("its_topic")) & (F.col("partition") == F.col("its_partition"))
+    is_in = (F.col("offset") >= F.col("its_begin")) & (F.col("offset") < F.col("its_end"))
+    return records.join(read, is_place & is_in, "left_semi")
 
 
 def covered(frame: DataFrame, committed: MicroBatch, place: Place) -> tuple[int, int | None]:

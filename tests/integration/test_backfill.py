@@ -7,12 +7,13 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import fastavro
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from load.servers.kafka import LOG_APPEND_TIME
@@ -22,15 +23,16 @@ from service import failpoint, settings
 from service.cli import main
 from service.errors import FencedError, SettingsError
 from service.failpoint import InjectedError, Plan, Point
+from service.micro_batch import MicroBatch
 from service.outlets import recomputed
 from service.outlets.outbox import Outbox, views_of
-from service.recompute import backfill, engine
+from service.recompute import archive, backfill, engine
 from service.recompute.archive import Place
 from service.rejects.fence import Fence
 from service.spark.files import Local
 from tests.integration.world import Parts, World
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
-from tests.stream.records import BASE_MS, SCHEMA, Record, reading
+from tests.stream.records import BASE_MS, SCHEMA, Record, make_settings, reading
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
@@ -362,6 +364,19 @@ def test_a_backfill_of_protobuf_equals_the_stream(world: Past, registry: Registr
     world.config.write_text(to_toml({**document, "registry": {"url": registry.url}}))
     world.settings = settings.load(world.config)
     _equals_the_stream(world, messages)
+
+
+def test_an_archive_may_have_thousands_of_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    path, count = str(tmp_path / "archive"), 2_000
+    columns = [f"CAST(id % {count} AS int) AS partition", f"id DIV {count} AS offset", "CAST('x' AS binary) AS value"]
+    spark.range(3 * count).selectExpr("'readings' AS topic", *columns, "now() AS timestamp").write.parquet(path)
+    partitions = range(count)
+    committed = MicroBatch(
+        0, 1, 0, {"readings": dict.fromkeys(partitions, 1)}, {"readings": dict.fromkeys(partitions, 2)}
+    )
+    found = archive.frame(spark, make_settings(tmp_path), committed, Place("parquet", path))
+    assert found.select("offset").distinct().collect() == [(1,)]
+    assert found.count() == count
 
 
 @pytest.mark.thorough
