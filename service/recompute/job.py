@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from service import clock
 from service.admission import catalogs
 from service.checkpoint import view_versions
-from service.errors import SettingsError
+from service.errors import CheckpointError, SettingsError
 from service.outlets.outbox import Outbox
 from service.pipeline import batch_report, failure
 from service.publication import closed_sink
@@ -120,8 +120,13 @@ class Job:
         """Raises TidemarkError."""
         self.settings, self.fence, self.report = sink.settings, fence, Report()
         committed = batch_report.committed(spark, self.settings.service.checkpoint)
-        start = committed.start if committed else {}  # progress in Redis does not have it
-        self.sink = replace(sink, micro_batch=replace(sink.micro_batch, start=start))
+        if (
+            committed is None
+        ):  # on another host: skips, views and decisions are not known, and outlets would get nothing
+            what = f"{self.settings.service.checkpoint} has no committed batch, and Redis has the values of one"
+            raise CheckpointError(what, remedy="Run this where the service's checkpoint is")
+        # Progress in Redis does not have the start.
+        self.sink = replace(sink, micro_batch=replace(sink.micro_batch, start=committed.start))
         known = catalogs.new_catalog(spark, self.settings).recorded()
         newest = decisions.serving_attributes(spark, self.settings)
         self.run = decisions.recomputation(spark, self.settings, known, newest)

@@ -422,23 +422,14 @@ def test_a_new_checkpoint_keeps_admitted_late_readings_when_redis_loses_them(
 
 
 @pytest.mark.thorough
-def test_a_value_with_more_readings_than_kafka_gives_is_left_as_it_is(world: Correcting) -> None:
-    world.term(*BASE, *LATE[:1])
-    key = f"{world.prefix}:window:device:temperature:d1:{BASE_MS + 120_000}"
-    rich = {**world.redis.hgetall(key), "count": "1000"}
-    world.redis.hset(key, "count", "1000")
-    report = world.correct()
-    assert (report.corrected, report.poorer) == (1, 1)
-    assert world.redis.hgetall(key) == rich
-
-
-@pytest.mark.thorough
-def test_what_a_mark_says_is_for_machines(world: Correcting) -> None:
-    [place] = world.term(*BASE, *LATE[:1])[-1:]
-    world.correct()
-    mark = marks.read(world.settings.kafka)[place]
-    assert (mark.state, mark.details["event_ms"]) == ("corrected", BASE_MS + 125_500)
-    assert json.loads(json.dumps(mark.details))["at_ms"] > 0
+def test_a_run_without_the_services_checkpoint_is_refused_and_writes_nothing(world: Correcting, tmp_path: Path) -> None:
+    places = world.term(*BASE, *LATE[:1])[-1:]
+    before = world.hashes()
+    elsewhere = world.settings.service.model_copy(update={"checkpoint": str(tmp_path / "elsewhere")})
+    world.settings = world.settings.model_copy(update={"service": elsewhere})
+    with pytest.raises(CheckpointError, match=r"elsewhere has no committed batch.*where the service's checkpoint is"):
+        world.correct()
+    assert (world.hashes(), world.states(places)) == (before, ["open"])
 
 
 @pytest.mark.thorough
