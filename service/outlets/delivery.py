@@ -82,7 +82,7 @@ class Delivery:
         self._id = identity(options.name, settings)
         self._session_statistics, self._shown = settings.session_statistics, settings.sessions.shown
         self._pending: deque[Stored] = deque()  # an outlet that is away for a day lacks 100,000 entries
-        self._pending_bytes, self._pending_names = 0, set[str]()
+        self._pending_bytes = 0
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._reached: Position | None = None
@@ -121,13 +121,11 @@ class Delivery:
             self._thread.join(max(0.0, until_s - clock.monotonic_s()))
 
     def add(self, stored: Stored) -> None:
-        """Have an entry written; returns at once. An entry of the same name is the same entry."""
+        """Have an entry written; returns at once."""
         with self._changed:
-            if stored.name not in self._pending_names:
-                self._pending.append(stored)
-                self._pending_names.add(stored.name)
-                self._pending_bytes += stored.bytes
-                self._changed.notify_all()
+            self._pending.append(stored)
+            self._pending_bytes += stored.bytes
+            self._changed.notify_all()
 
     def lacks_at_most(self, limit: int, within_s: float) -> bool:
         """Wait until the outlet lacks at most so many bytes; whether that was so within the time. Raises FencedError."""
@@ -254,7 +252,6 @@ class Delivery:
     def _succeed(self, stored: Stored) -> None:
         with self._changed:
             self._pending.popleft()
-            self._pending_names.discard(stored.name)
             self._pending_bytes -= stored.bytes
             was_away, self._error, self._failed_ms = self._error is not None, None, None
             if not self._pending:

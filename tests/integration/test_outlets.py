@@ -35,8 +35,7 @@ from service.recompute import backfill
 from service.spark.files import Local
 from state import codec
 from tests.integration.test_correct import BASE, LATE, Correcting, minutes
-from tests.integration.test_silence import Quiet
-from tests.integration.world import VIEWS, Parts, World
+from tests.integration.world import Parts, World
 from tests.stream.records import BASE_MS, SCHEMA, Record, make_settings, reading
 from tests.unit.test_outlets import closed, entry_of, micro_batch
 
@@ -275,33 +274,6 @@ def topic_rows(broker: Broker, topic: str) -> list[tuple[str, bytes]]:
     """The records of a topic that a reader of committed records gets."""
     kafka = settings.Kafka(bootstrap=broker.bootstrap, topics=(topic,))
     return [((m.key() or b"").decode(), m.value() or b"") for m in scan.messages(kafka, [topic])]
-
-
-@pytest.mark.thorough
-def test_what_silence_closes_leaves_and_again_with_a_revision_if_readings_go_on(parts: Parts) -> None:
-    outlets = [
-        {"name": "files", "kind": "parquet", "path": str(parts.folder / "windows")},
-        {"name": "sessions", "kind": "parquet", "path": str(parts.folder / "sessions"), "sessions": True},
-    ]
-    world = Quiet(*parts, outlets=outlets, views=VIEWS[:1])
-    world.go(reading("a", 0), reading("a", 12), reading("c", 65))
-    assert world.be_silent(BASE_MS + 300_000)
-    found = {(row["key"], row["start"].timestamp() - BASE_MS / 1000): row for row in rows(parts.folder / "windows")}
-    assert {key: (row["count"], row["closed_by"]) for key, row in found.items()} == {
-        ("a", 0.0): (2, "idle"),
-        ("c", 60.0): (1, "idle"),
-    }
-    assert {row["closed_by"] for row in rows(parts.folder / "sessions")} == {"idle"}
-    world.go(reading("c", 70))
-    world.go(reading("b", 400))
-    again = [row for row in rows(parts.folder / "windows") if row["closed_by"] == "watermark"]
-    assert [(row["key"], row["count"], row["revision"]) for row in again] == [("c", 2, 1)]
-    assert [
-        (row["device"], row["count"], row["revision"], row["closed_by"])
-        for row in rows(parts.folder / "sessions")
-        if row["revision"]
-    ] == [("c", 2, 1, "watermark")]
-    assert len(rows(parts.folder / "sessions")) == 3
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ from service.errors import CheckpointError, FencedError, OutletError, SetupError
 from service.micro_batch import MicroBatch
 from service.outlets import outlet, recomputed, tables
 from service.outlets.kafka import Kafka
-from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope, Stored
+from service.outlets.outbox import EntryView, EpochBehindError, Outbox, Scope
 from service.outlets.outlet import Entry, Outlet, Position, RefusedRowsError
 from service.outlets.parquet import Parquet
 from service.outlets.publication import Outlets, whole
@@ -522,16 +522,6 @@ def test_the_outlet_in_the_documents_is_exact(begin: Begin, tmp_path: Path) -> N
         folder.open(8)
 
 
-def test_entries_are_delivered_by_name_once(begin: Begin) -> None:
-    memory = Memory()
-    made = begin(memory)
-    memory.may_write.clear()
-    made.publish(micro_batch(1, 0), [closed("a")])
-    made.deliveries[0].add(Stored(Position.of(micro_batch(1, 0)), 1, 0))
-    assert made.progress()["files"].pending == 1
-    memory.may_write.set()
-
-
 def correct(folder: Path, number: int, payload: bytes, revision: int = 1_790_000_000) -> Outbox:
     """Leave a corrected value for the outlets, as a round of run 7; return the outbox."""
     outbox = Outbox(Local(folder))
@@ -954,19 +944,6 @@ def test_an_outlet_that_is_added_or_renamed_begins_with_what_becomes_final_after
     made = term(3, 1, two=two, three=three)
     assert all(each.lacks_at_most(0, 30) for each in made.deliveries)
     assert (two.keys, three.keys) == (["a", "i", "b"], ["b"])
-
-
-def test_an_outlet_that_is_added_does_not_get_an_earlier_silence(term: Term, tmp_path: Path) -> None:
-    one, two = Memory(), Memory()
-    made = term(1, -1, one=one)
-    made.close_idle(micro_batch(1, 0), [], [finals_of(closed("i")).windows])
-    assert made.deliveries[0].lacks_at_most(0, 30)
-    made.close()
-    made = term(2, 0, one=one, two=two)
-    made.publish(micro_batch(2, 1, 10), [closed("b")])
-    assert all(each.lacks_at_most(0, 30) for each in made.deliveries)
-    assert (one.keys, two.keys) == (["i", "b"], ["b"])
-    assert json.loads((tmp_path / "outlets" / "silence").read_text())["payload"] == ""
 
 
 def test_what_only_an_outlet_lacks_that_the_settings_no_longer_have_is_removed(term: Term, tmp_path: Path) -> None:

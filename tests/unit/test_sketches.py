@@ -53,14 +53,6 @@ def test_few_values_of_many_windows_give_exact_quantiles(count: int) -> None:
     assert merged(sketched("a", *values), (50, 95, 99)) == [exact(flat, percent) for percent in (50, 95, 99)]
 
 
-@given(st.lists(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200), min_size=1, max_size=4))
-def test_quantiles_of_windows_are_within_a_hundredth_of_those_of_all_readings(values: list[list[float]]) -> None:
-    flat = [each for window in values for each in window]
-    for percent, found in zip((50, 95, 99), merged(sketched("a", *values), (50, 95, 99)), strict=True):
-        right = exact(flat, percent)
-        assert found == pytest.approx(right, rel=quantiles.ERROR, abs=1e-300)
-
-
 @given(
     st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=300),
     st.lists(st.integers(0, 300), max_size=4),
@@ -102,14 +94,6 @@ def test_any_cut_gives_the_quantile_of_one_pass(values: list[float], cuts: list[
 def test_a_text_of_no_sketch_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no sketch: "):
         sketch.read(text)
-
-
-def test_the_reader_s_quantile_is_the_service_s_of_the_same_bins() -> None:
-    values = [float(n * n) for n in range(1, 300)]
-    packed = quantiles.fold(np.array(values), np.array([0], np.intp), np.array([len(values)]))
-    [text] = [quantiles.text(each).decode() for each in packed]
-    for percent in (1, 50, 95, 99, 100):
-        assert merged([text], (percent,)) == quantiles.unpack(packed).quantile(percent).tolist()
 
 
 def test_a_window_of_another_view_or_without_quantiles_has_no_sketch() -> None:
