@@ -51,15 +51,6 @@ def test_a_window_that_begins_before_its_view_is_marked_and_a_complete_one_takes
     assert (other.written, other.refused_final) == (0, 1), "from now on it is final"
 
 
-def test_a_marked_window_loses_its_mark_to_as_many_readings_and_not_to_fewer(target: Target) -> None:
-    write_marked(target, [1.0, 2.0])
-    past = complete(target, 1, T0 + MINUTE)
-    assert past.write([window([1.0])]).refused_old == 1
-    assert target.fields("count", "complete_from") == ("2", str(T0 + 1))
-    assert past.write([window([1.0, 2.0])]).written == 1
-    assert "complete_from" not in target.read()
-
-
 def test_fewer_readings_take_its_place_when_no_more_are_to_come(target: Target) -> None:
     write_marked(target, [1.0, 2.0])
     last = replace(complete(target, 1, T0 + MINUTE), policy=WritePolicy.fill(is_last=True))
@@ -69,12 +60,6 @@ def test_fewer_readings_take_its_place_when_no_more_are_to_come(target: Target) 
     assert "complete_from" not in shown
     assert last.scan("parts", "window:device_1m", begins=str(T0)) == 0
     assert last.write([window([1.0])]).unchanged == 1, "a pass that is repeated"
-
-
-def test_a_stream_does_not_replace_a_marked_window_that_is_closed(target: Target) -> None:
-    write_marked(target, [1.0, 2.0])
-    late = target.write(3, window([1.0, 2.0, 3.0]))
-    assert (late.refused_final, target.read()["count"]) == (1, "2")
 
 
 def test_a_marked_window_covers_nothing(target: Target) -> None:

@@ -387,13 +387,6 @@ def test_a_part_of_a_window_that_was_final_is_not_shown(target: Target) -> None:
     assert (whole.written, *target.fields("count", "closed_by")) == (1, "2", "watermark")
 
 
-def test_a_window_of_another_length_replaces_one_of_the_same_start(target: Target) -> None:
-    target.write(1, window([1.0, 2.0]))
-    target.client.hset(target.key(WINDOW), "end", T0 + 10 * MINUTE)
-    assert target.write(2, window([1.0])).written == 1
-    assert target.fields("count", "end") == ("1", str(T0 + MINUTE))
-
-
 def test_a_closed_session_does_not_change_and_an_open_one_may_shed_fields(target: Target) -> None:
     name = f"session:d1:{T0}"
     target.write(1, changes([session(**{"humidity.count": 1, "humidity.sum": 5.0, "humidity.min": 5.0})]))
@@ -648,22 +641,6 @@ def test_silence_changes_the_status_of_a_measure_alone_and_a_term_without_them_r
     assert target.write(1, said(temperature="offline"), policy=idle).unchanged == 1
     target.write(2, said())
     assert "temperature.status" not in target.read("device:d1")
-
-
-@pytest.mark.parametrize("state", ["open", "merged"])
-def test_a_session_that_silence_has_closed_goes_on_when_its_device_speaks(target: Target, state: str) -> None:
-    name = f"session:d1:{T0}"
-    target.write(1, changes([session(count=2)]))
-    ended = changes([session(count=2, state="closed", reason="gap")])
-    silent = target.write(1, ended, policy=WritePolicy.idle())
-    assert (silent.written, silent.closed, target.read(name)["closed_by"]) == (1, 1, "idle")
-    assert target.write(2, changes([session(count=2)])).unchanged == 1, "it says the same"
-    # One that is part of another now says of itself what it said alone.
-    more = {"reason": "merged", "merged_into": T0 - 9, "count": 2} if state == "merged" else {"count": 3}
-    assert target.write(3, changes([session(state=state, **more)])).written == 1
-    fields = target.read(name)
-    assert (fields["count"], fields["state"], fields["closed_by"]) == (str(more["count"]), state, "")
-    assert fields["revision"] == "1"
 
 
 def test_the_watermark_closes_a_session_that_silence_had_closed_once(target: Target) -> None:
