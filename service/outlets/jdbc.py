@@ -101,9 +101,7 @@ class Jdbc:
             self._connect()
             self._create()
             self._run(
-                f"insert into {self._positions} (outlet, position) values (?, ?) on conflict do nothing",
-                self._id,
-                "",
+                f"insert into {self._positions} (outlet, position) values (?, ?) on conflict do nothing", self._id, ""
             )
             reached = self._locked_position()
             outlet.require_newest(reached, epoch, self._place)

@@ -132,12 +132,7 @@ def windows(
 
 
 def sessions(
-    table: pa.Table,
-    ordered: Mapping[str, Iterable[str]],
-    shown: Shown,
-    epoch: int,
-    batch: int,
-    closed_by: str,
+    table: pa.Table, ordered: Mapping[str, Iterable[str]], shown: Shown, epoch: int, batch: int, closed_by: str
 ) -> pa.Table:
     """Return rows of `sessions_schema` for sessions of `state.layout.session_schema`, with or without REVISION.
 

@@ -16,15 +16,7 @@ from service.errors import SinkError
 from service.micro_batch import MicroBatch, parse_offsets
 from service.publication import meta
 from service.publication.policy import WritePolicy
-from service.publication.rows import (
-    SESSION,
-    Call,
-    Rows,
-    as_of_watermark,
-    by_shard,
-    session_rows,
-    window_rows,
-)
+from service.publication.rows import SESSION, Call, Rows, as_of_watermark, by_shard, session_rows, window_rows
 from service.publication.store import Store
 from service.redis.keys import Keys, shard_of, shards, text_of
 from service.redis.link import reader

@@ -111,12 +111,7 @@ class Rows:
     def calls(self, stamp: Stamp, size: int) -> Iterator[Call]:
         """Calls of at most `size` rows, each packed when the iterator reaches it."""
         kind, names, columns = self.kind, list(self.fields), list(self.fields.values())
-        fixed = {
-            "kind": kind.name,
-            "same": kind.same,
-            "fields": names,
-            **self.shared,
-        }
+        fixed = {"kind": kind.name, "same": kind.same, "fields": names, **self.shared}
         for start in range(0, len(self), size):
             part = slice(start, start + size)
             yield stamp.call(

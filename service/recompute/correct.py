@@ -280,11 +280,7 @@ def _without(table: pa.Table, devices: Collection[str]) -> pa.Table:
 
 
 def _unrecoverable(
-    runs: pa.Table,
-    first: Mapping[str, int],
-    anchored: Collection[str],
-    from_ms: Mapping[str, int],
-    whole_ms: int,
+    runs: pa.Table, first: Mapping[str, int], anchored: Collection[str], from_ms: Mapping[str, int], whole_ms: int
 ) -> set[str]:
     """The devices whose sessions cannot be computed.
 

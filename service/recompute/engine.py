@@ -110,11 +110,7 @@ class Closed:
 
 
 def closed_values(
-    run: Recomputation,
-    admitted: DataFrame,
-    watermark_ms: int,
-    whole_from_ms: int,
-    only: Chosen | None = None,
+    run: Recomputation, admitted: DataFrame, watermark_ms: int, whole_from_ms: int, only: Chosen | None = None
 ) -> Closed:
     """The final windows and closed sessions of admitted readings that have not expired at `watermark_ms`, or those of `only`.
 

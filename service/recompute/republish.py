@@ -185,9 +185,7 @@ class Republisher(SideJob):
     """
 
     def __init__(
-        self,
-        term: Term,
-        on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None,
+        self, term: Term, on_done: Callable[[Outcome, tuple[int, int]], object] = lambda _outcome, _unrecoverable: None
     ) -> None:
         super().__init__(term.spark, "tidemark-republish", LOOK_S)
         self.term, self._settings, self._epoch = term, term.settings, term.epoch

@@ -127,11 +127,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 @pytest.fixture
-def world(
-    request: pytest.FixtureRequest,
-    parts: Parts,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Past]:
+def world(request: pytest.FixtureRequest, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Past]:
     """With a parameter: sections of the settings."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     outlets = [
@@ -139,11 +135,7 @@ def world(
         {"name": "sessions", "kind": "parquet", "path": str(parts.folder / "stream-sessions"), "sessions": True},
     ]
     made = Past(
-        *parts,
-        outlets=outlets,
-        sessions={"max_duration": "2 m"},
-        redis={"chunk": 50},
-        **getattr(request, "param", {}),
+        *parts, outlets=outlets, sessions={"max_duration": "2 m"}, redis={"chunk": 50}, **getattr(request, "param", {})
     )
     yield made
     made.redis.close()

@@ -400,9 +400,7 @@ def test_a_republication_waits_for_a_correction(world: Correcting, monkeypatch: 
 
 
 @pytest.mark.thorough
-def test_a_new_checkpoint_keeps_admitted_late_readings_when_redis_loses_them(
-    world: Correcting,
-) -> None:
+def test_a_new_checkpoint_keeps_admitted_late_readings_when_redis_loses_them(world: Correcting) -> None:
     world.limit(100_000)
     late = [reading("d1", 125.5, 99.0, at=400), reading("n", 300, 5.0, at=500)]
     world.term(*sorted([*minutes(0, 40), *late], key=lambda each: each.at))

@@ -21,10 +21,7 @@ Values = dict[tuple[str, int], tuple[int, float, float]]
 
 
 @pytest.fixture
-def make_world(
-    parts: Parts,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[..., World]]:
+def make_world(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
     outlet = {"name": "files", "kind": "parquet", "path": str(parts.folder / "files")}
     made: list[World] = []

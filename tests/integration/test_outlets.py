@@ -56,10 +56,7 @@ def make_world(parts: Parts) -> Any:
 
 
 @pytest.fixture
-def make_correcting(
-    parts: Parts,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[..., Correcting]:
+def make_correcting(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Correcting]:
     """Corrected values leave with the next batch."""
     monkeypatch.setattr("service.outlets.publication.LOOK_S", 0.0)
 

@@ -861,11 +861,7 @@ def test_no_reader_sees_a_torn_value(redis_server: Redis, target: Target) -> Non
 
 
 def test_every_write_renews_the_expiry(target: Target) -> None:
-    kept_ms = {
-        WINDOW: KEPT_MS,
-        f"session:d1:{T0}": 10_800_000,
-        "device:d1": 10_800_000,
-    }
+    kept_ms = {WINDOW: KEPT_MS, f"session:d1:{T0}": 10_800_000, "device:d1": 10_800_000}
     rows = [window([1.0]), changes([session()], [device()])]
     for batch in (1, 2, 2):
         target.write(batch, *rows)

@@ -40,10 +40,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         (b"\xff", "is damaged: Invalid JSON.*Do something"),
         (b'{"offsets": {"readings": {"x": 7}}}', r"is damaged: offsets\.readings\.x\.\[key\]: .*integer.*Do something"),
         (b'{"format": 2}', "is damaged: offsets: .*equired.*Do something"),
-        (
-            b'{"format": 3, "offsets": {}}',
-            "is of format 3, this version reads 1 or 2. Start the version that wrote it",
-        ),
+        (b'{"format": 3, "offsets": {}}', "is of format 3, this version reads 1 or 2. Start the version that wrote it"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_field_and_a_remedy(tmp_path: Path, content: bytes, text: str) -> None:

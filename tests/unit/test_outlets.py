@@ -857,11 +857,7 @@ def test_entries_of_a_resumed_backfill_are_taken_after_those_of_the_runs_between
     part(Log.load(files, (0, 10), ["device"], 100), 5)
     recomputed.leave(Outbox(files), 200, 1, DEVICE_VIEW, rows, rows.slice(0, 0))
     part(Log.load(files, (0, 10), ["device"], 300), 10)
-    assert recomputed.names(Outbox(files)) == [
-        "corrected-100-000000",
-        "corrected-200-000001",
-        "corrected-300-000001",
-    ]
+    assert recomputed.names(Outbox(files)) == ["corrected-100-000000", "corrected-200-000001", "corrected-300-000001"]
 
 
 @pytest.mark.usefixtures("looking")

@@ -11,15 +11,7 @@ from service.micro_batch import MicroBatch
 from service.monitoring.metrics import Metrics
 from service.pipeline.outcome import Outcome
 from service.publication import covered
-from service.publication.rows import (
-    DEVICE,
-    SESSION,
-    Kind,
-    Rows,
-    Stamp,
-    as_of_watermark,
-    window_rows,
-)
+from service.publication.rows import DEVICE, SESSION, Kind, Rows, Stamp, as_of_watermark, window_rows
 from service.recompute.republish import ASKED, LOST, is_read_again, lost, mark, parse_mark
 from service.recompute.sources import Partition, Source, needed_from_ms, source
 from service.redis.keys import Keys

@@ -78,10 +78,7 @@ def test_a_view_that_carries_readings_is_complete_where_none_from_before_it_is_c
     assert [view.name for view in again.views] == ["device", "device@2"]
     assert [
         view.name for view in view_versions.changed(after, made({**carrying, "carry_for": "3 m"}), NEWEST_MS).views
-    ] == [
-        "device",
-        "device@3",
-    ]
+    ] == ["device", "device@3"]
 
 
 def test_a_view_that_is_added_before_the_first_reading_is_complete() -> None:
