@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, field_validator, model_validator
 
-from service.settings.section import Client, rule
+from service.settings.section import Client, Text, rule
 from service.settings.topics_pattern import Topics, TopicsPattern, matches, with_topics
 
 TOPIC = re.compile(r"^[A-Za-z0-9._-]+\Z")
@@ -54,7 +54,7 @@ def _starting(value: object) -> str | datetime | Mapping[str, Mapping[int, int]]
 
 
 class Kafka(Client):
-    bootstrap: str = Field(examples=["kafka-1:9092,kafka-2:9092"])
+    bootstrap: Text = Field(examples=["kafka-1:9092,kafka-2:9092"])
     """The brokers' addresses, with commas between."""
     topics_pattern: TopicsPattern = Field(default=None, examples=["plant-[a-z]+"])
     """More topics, or all: those whose complete name this regular expression of RE2 matches, without topics of rejects.

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,7 +37,8 @@ def read(path: Path) -> str:
 
 def loads(text: str, path: Path, environment: Mapping[str, str] = os.environ) -> Settings:
     """`load` for the text that a file has, or is to have. Raises SettingsError."""
-    return parse(_override(document(text, path), environment), where=str(path), folder=path.parent)
+    given, variables = document(text, path), _variables(environment)
+    return parse(_override(given, environment, variables), where=str(path), folder=path.parent, variables=variables)
 
 
 def document(text: str, path: Path) -> dict[str, Any]:
@@ -51,18 +53,28 @@ def _no_toml(path: Path, error: ValueError) -> SettingsError:
     return SettingsError(f"{path}: is not TOML: {error}", remedy="See https://toml.io for the format")
 
 
-def parse(document: Mapping[str, Any], *, where: str = "settings", folder: Path | None = None) -> Settings:
-    """Validate a document of sections. Raises SettingsError with the key, the value and the rule of each problem."""
+def parse(
+    document: Mapping[str, Any],
+    *,
+    where: str = "settings",
+    folder: Path | None = None,
+    variables: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+) -> Settings:
+    """Validate a document of sections. `variables` of the environment have set the section and key of each.
+
+    Raises SettingsError with the key, the value and the rule of each problem.
+    """
     try:
         settings = Settings.model_validate(dict(document))
     except ValidationError as error:
-        lines = [line for problem in error.errors() if not _is_false(problem) for line in _lines(problem)]
+        problems = [each for each in error.errors() if not _is_false(each)]
+        lines = [line + _origin(problem, variables) for problem in problems for line in _lines(problem)]
         msg = f"{where}: {len(lines)} problem{'s' if len(lines) > 1 else ''}:\n  " + "\n  ".join(lines)
         raise SettingsError(msg) from None
     return _resolve(settings, folder) if folder is not None else settings
 
 
-_SECRET = ("url", "password", "options", "secret", "endpoint")
+_SECRET = re.compile("(?<![a-z])(url|password|options|secret|endpoint)")
 """Words in a key whose value is never shown. Of Redis only numbers are shown."""
 _ADDRESSES = ("redis", "reference", "registry", "otel")
 """Sections that may be given as an address by mistake, which is not shown."""
@@ -95,6 +107,8 @@ _RULES = {
     "model_type": "must be a section, a table of keys and values",
     "byte_size_unit": "must be bytes, such as 65536 or '64 KiB'; {unit} is no unit",
     "byte_size": "must be bytes, such as 65536 or '64 KiB'",
+    "union_tag_not_found": "lacks the key {discriminator}, which says what the other keys are",
+    "union_tag_invalid": "{discriminator} is '{tag}', and must be one of {expected_tags}",
 }
 """The rules by pydantic's types of errors."""
 
@@ -110,7 +124,7 @@ def _lines(problem: Any) -> list[str]:
         return [f"{place}: unknown key. Remove it or mend its spelling"]
     if kind == "missing":
         return [f"{place}: is missing and has no default"]
-    is_secret = any(word in place for word in _SECRET) or place in _ADDRESSES
+    is_secret = _SECRET.search(place) is not None or place in _ADDRESSES
     is_secret = is_secret or (place.startswith("redis.") and not isinstance(value, int | float))
     is_secret = is_secret or (isinstance(value, str) and _ADDRESS.search(value) is not None)
     shown = "" if isinstance(value, dict | list) else f" = {'***' if is_secret else repr(value)}"
@@ -143,16 +157,29 @@ def _limit(limit: Any, value: Any) -> str:
     return str(limit)
 
 
-def _override(document: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Put the values of TIDEMARK_<SECTION>__<KEY> into the document. Raises SettingsError for a section that is a list."""
-    for variable, value in environment.items():
-        if not variable.startswith("TIDEMARK_") or "__" not in variable:
-            continue
-        section, _, key = variable.removeprefix("TIDEMARK_").lower().partition("__")
+def _variables(environment: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the section and the key of each variable TIDEMARK_<SECTION>__<KEY>."""
+    names = [name for name in environment if name.startswith("TIDEMARK_") and "__" in name]
+    return {name: name.removeprefix("TIDEMARK_").lower().partition("__")[::2] for name in names}
+
+
+def _origin(problem: Any, variables: Mapping[str, tuple[str, str]]) -> str:
+    """Return the variables that have set what one of pydantic's problems is about: the file does not have it."""
+    place = problem["loc"][:2]
+    is_of_key = len(place) > 1 or problem["type"] == "extra_forbidden"
+    names = [name for name, keys in variables.items() if is_of_key and place == keys[: len(place)]]
+    return f" (set by {', '.join(names)})" if names else ""
+
+
+def _override(
+    document: dict[str, Any], environment: Mapping[str, str], variables: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
+    """Put the values of the variables into the document. Raises SettingsError for a section that is a list."""
+    for variable, (section, key) in variables.items():
         if not isinstance(document.get(section, {}), dict):
             msg = f"{variable}: [[{section}]] is a list, which the environment cannot override"
             raise SettingsError(msg, remedy="Change it in the settings file")
-        document[section] = {**document.get(section, {}), key: value}
+        document[section] = {**document.get(section, {}), key: environment[variable]}
     return document
 
 

@@ -42,6 +42,7 @@ def rule(holds: Callable[[T], object], text: str) -> AfterValidator:
 Positive = Annotated[Duration, Field(gt=0, le=YEAR_MS)]
 NotNegative = Annotated[Duration, Field(ge=0, le=YEAR_MS)]
 Name = Annotated[str, AfterValidator(check_name)]
+Text = Annotated[str, rule(str.strip, "must not be blank")]
 
 
 def read_secret(path: Path) -> str:

@@ -19,7 +19,7 @@ from service.settings.kafka import Kafka
 from service.settings.outlets import Outlet
 from service.settings.redis import Redis
 from service.settings.reference import Reference
-from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section, rule
+from service.settings.section import HOST, LARGEST, YEAR_MS, Name, NotNegative, Positive, Section, Text, rule
 from service.settings.views import EVENTS, Sessions, View
 from service.units import Duration, format_duration
 from state.rules import ENDLESS_MS
@@ -40,7 +40,7 @@ class Service(Section):
     """Name of the query and of the application in Spark: lower-case letters, digits and _. Each of several pipelines in
     one process needs a name of its own; there the default is the file's name.
     """
-    checkpoint: str = Field(examples=["/var/lib/tidemark/checkpoint"])
+    checkpoint: Text = Field(examples=["/var/lib/tidemark/checkpoint"])
     """A folder or URL that only this service writes: offsets, state, the last good reference. The driver and every
     executor must share a folder. With admission.distinct it must be a folder.
     """
@@ -67,7 +67,7 @@ class Service(Section):
 
 
 class Metrics(Section):
-    address: str = "127.0.0.1"
+    address: Text = "127.0.0.1"
     """The address that the metrics port listens on."""
     port: int = Field(default=9400, ge=0, le=65_535)
     """The port of metrics and pages; 0 takes a free one, which the log names."""

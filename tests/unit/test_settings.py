@@ -219,6 +219,11 @@ REFUSED = {
         ({"reference": {**SOURCE, "passwort": "p"}}, f"reference.passwort: {UNKNOWN}"),
     ],
     "a section that is no table is a problem and no crash": [({"kafka": 5}, "kafka = 5: ")],
+    "an address and a folder are not blank": [
+        ({section: {key: text}}, f"{section}.{key} = {text!r}: must not be blank")
+        for section, key in (("metrics", "address"), ("service", "checkpoint"), ("kafka", "bootstrap"))
+        for text in ("", " ")
+    ],
     "a topic is named once": [({"kafka": {"topics": ["a", "b", "a"]}}, "kafka.topics: a: is named twice")],
     "the rejects topic is named after its topic and is another": [
         (
@@ -383,7 +388,8 @@ REFUSED = {
         for outlet, problem in (
             ({**FILES, "views": ["none"]}, "outlets.files.views: 'none' is no view"),
             ({**FILES, "sessions": True, "views": ["device"]}, "an outlet takes windows or sessions, not both"),
-            ({**FILES, "kind": "csv"}, "outlets.0"),
+            ({**FILES, "kind": "csv"}, "outlets.0: 'kind' is 'csv', and must be one of 'parquet', 'jdbc', 'kafka'"),
+            ({"name": "files"}, "outlets.0: lacks the key 'kind', which says what the other keys are"),
             ({**FILES, "max_pending": 10}, "max_pending = 10: must be at least 65536"),
             ({**TOPIC, "format": "avro"}, "outlets.events.format: avro needs a [registry]; or choose json"),
             ({**TOPIC, "topic": "readings"}, "outlets.events.topic: 'readings' is a topic of [kafka], which is read"),
@@ -678,10 +684,10 @@ def test_a_value_from_the_environment_is_validated_like_one_from_the_file(tmp_pa
         )
     text = str(refusal.value)
     assert "4 problems" in text
-    assert "metrics.port = 'none': must be a whole number" in text
+    assert "metrics.port = 'none': must be a whole number (set by TIDEMARK_METRICS__PORT)" in text
     assert "kafka.starting = 'now': must be 'earliest', 'latest', a time with a zone" in text
-    assert "kafka.topik: unknown key" in text
-    assert "nowhere: unknown key" in text
+    assert f"kafka.topik: {UNKNOWN} (set by TIDEMARK_KAFKA__TOPIK)" in text
+    assert f"nowhere: {UNKNOWN} (set by TIDEMARK_NOWHERE__KEY)" in text
 
 
 def test_relative_paths_are_taken_from_the_files_folder(tmp_path):
@@ -761,7 +767,9 @@ def test_a_refused_scalar_of_redis_or_options_is_not_in_the_message(tmp_path):
         (line,) = problems(**sections)
         assert "hunter2" not in line
         assert "***" in line or "jaas" in line
-    # What cannot be a secret is shown.
+    # What cannot be a secret is shown. "hourly" has "url" in it.
+    (line,) = problems(input={"measures": {"hourly": {"path": "h", "scale": "x"}}})
+    assert line == "input.measures.hourly.scale = 'x': must be a number"
     (line,) = problems(redis={"chunk": 0})
     assert line == "redis.chunk = 0: must be more than 0"
     with pytest.raises(SettingsError) as refusal:
