@@ -8,6 +8,7 @@ With several shards, the lease is in the first one. Its holder then puts the epo
 have it: each shard refuses the former writer for itself.
 """
 
+import logging
 import secrets
 import threading
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from service.redis.keys import Keys, shards
 from service.redis.link import Budget, EpochLostError, Place, WritesLostError
 from service.settings import Settings
 from service.threads import Thread
+
+_log = logging.getLogger(__name__)
 
 # KEYS lease, epoch, progress; ARGV token, ttl in ms, least epoch, a token whose holder is gone.
 # Returns {1, epoch} or {0, holder, ms left}. The epoch in progress counts, too, because the key of the epoch may be lost.
@@ -244,8 +247,9 @@ class Lease:
             try:
                 if not self.renew():
                     return
-            except (RedisError, OSError):
-                continue  # Redis is away, which does not lose the lease
+            except Exception as error:  # Redis is away, which does not lose the lease
+                # Another thread may have closed the client: redis-py (8.1) then raises an AttributeError.
+                _log.debug("The lease is not renewed: %s. The next attempt follows", error)
 
 
 def _keys(shard: Keys) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from redis.exceptions import RedisError
 
 from service.errors import ExhaustedError
 from service.monitoring.evictions import Evictions
@@ -46,13 +45,19 @@ class _Measuring(Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        is_counted = False
+        is_counted = is_failing = False
         for number in itertools.count():
             if self._ending.is_set():
                 return
-            self.measure()
-            if number % _FILES_EVERY == 0 or not is_counted:
-                is_counted = self.count_files()
+            try:
+                self.measure()
+                if number % _FILES_EVERY == 0 or not is_counted:
+                    is_counted = self.count_files()
+                is_failing = False
+            except Exception:  # a thread that ends would leave its gauges as they are
+                if not is_failing:
+                    _log.exception("What the service uses is not measured. It is tried again in %.0f s", EVERY_S)
+                is_failing = True
             self._ending.wait(EVERY_S)
 
     def close(self) -> None:
@@ -125,7 +130,8 @@ class StoreResources(_Measuring):
                 memory, limit = information["used_memory"], information.get("maxmemory") or math.inf
                 entries = evictions.client.xlen(evictions.keys.changes)
                 evictions.look(information)
-            except (RedisError, OSError) as error:
+            except Exception as error:  # a proxy may answer INFO without the memory
+                memory = limit = entries = math.nan
                 self._metrics.redis_evicts.labels(shard).set(math.nan)
                 self._metrics.failures.labels("redis").inc()
                 _log.debug("Redis could not be measured: %s", error)

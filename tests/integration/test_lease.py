@@ -285,6 +285,23 @@ def test_the_lease_survives_a_redis_that_was_away(tmp_path: Path) -> None:
         writers.close()
 
 
+def test_a_renewal_that_fails_by_any_error_is_followed_by_the_next(
+    writers: Writers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that another thread has closed raises an AttributeError."""
+    lease = writers.lease("a")
+    lease.acquire()
+    renewed, renew = threading.Event(), lease.renew
+
+    def closed() -> bool:
+        monkeypatch.setattr(lease, "renew", lambda: renewed.set() or renew())
+        raise AttributeError("'NoneType' object has no attribute 'readline'")
+
+    monkeypatch.setattr(lease, "renew", closed)
+    assert renewed.wait(10 * PATIENCE)
+    assert not lease.lost.is_set()
+
+
 def test_without_redis_acquiring_fails_by_name_and_releasing_does_not(tmp_path: Path) -> None:
     part = Redis(tmp_path)
     lease = Lease(settings(part.url, retry_for="100 ms"), "a")

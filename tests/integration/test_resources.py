@@ -4,6 +4,7 @@ import math
 import os
 import resource
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from load.servers.redis import Redis
 from service.errors import ExhaustedError
+from service.monitoring import resources as resources_module
 from service.monitoring.metrics import Metrics
 from service.monitoring.resources import ENDS_AT, ProcessResources, StoreResources
 from tests.stream.records import make_settings
@@ -67,6 +69,26 @@ def test_files_sockets_and_threads_near_their_limit_end_the_service(spark: Spark
     assert value("jvm_direct_bytes", owner="java") > 0
 
 
+def test_a_measurement_that_fails_by_any_error_does_not_end_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resources_module, "EVERY_S", 0.01)
+    measured = threading.Semaphore(0)
+
+    class Broken(resources_module._Measuring):
+        def measure(self) -> None:
+            measured.release()
+            raise KeyError("used_memory")
+
+    broken = Broken("broken")
+    broken.start()
+    for _ in range(3):
+        assert measured.acquire(timeout=30)
+    broken.close()
+    broken.join(30)
+    assert caplog.text.count("What the service uses is not measured") == 1
+
+
 def test_a_redis_that_is_away_hides_no_other_limit(spark: SparkSession, redis: Redis, tmp_path: Path) -> None:
     metrics = Metrics()
     section = {"url": redis.url, "timeout": "1 s"}
@@ -100,8 +122,11 @@ def test_a_redis_that_is_away_hides_no_other_limit(spark: SparkSession, redis: R
         client.config_set("maxmemory", 0)
     resources.measure()
     assert value("redis_memory_limit_bytes", shard="0") == math.inf
-    redis.kill()
+    resources._shards[0].client.info = lambda: {"redis_version": "of a proxy"}
     resources.measure()
     assert math.isnan(value("redis_memory_bytes", shard="0"))
     assert value("resource_failures_total", part="redis") == 1
+    redis.kill()
+    resources.measure()
+    assert value("resource_failures_total", part="redis") == 2
     assert value("jvm_heap_bytes", kind="used") > 0
