@@ -100,7 +100,7 @@ def ask(path: Path, command: str, name: str) -> str:
         if peer_of(connection) not in {0, os.getuid()}:
             raise PermissionError(f"{path} belongs to another user")
         connection.sendall(json.dumps({"command": command, "pipeline": name}).encode() + b"\n")
-        answer: Any = json.loads(_line(connection) or b"{}")
+        answer: Any = json.loads(_line(connection) or b"null")
     return str(answer.get("error", "")) if isinstance(answer, dict) else "no answer"
 
 

@@ -56,9 +56,11 @@ class Server:
         """Start serving under the names `hosts`, too. Raises SetupError when the server cannot listen on the address and port."""
         try:
             self._http = _Http((address, port), _pages(board), {name.lower() for name in (*hosts, address)})
-        except OSError as error:
-            what = f"metrics.port = {port}: {host_port(address, port)} cannot be listened on ({error.strerror})"
-            raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
+        except (OSError, UnicodeError) as error:  # UnicodeError: the address is no name of a host
+            reason = getattr(error, "strerror", None) or error
+            what = f"metrics.port = {port}: {host_port(address, port)} cannot be listened on ({reason})"
+            remedy = "Stop what holds it, or choose another port; 0 takes a free one. metrics.address must be one of this host"
+            raise SetupError(what, remedy=remedy) from error
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(target=self._http.serve_forever, name="tidemark-metrics", daemon=True)
         self._thread.start()

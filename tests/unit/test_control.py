@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def test_a_socket_of_a_killed_process_is_replaced_and_a_closed_one_is_gone(tmp_p
     assert not path.exists()
     with pytest.raises(OSError, match="too long"):
         Control(tmp_path / ("x" * 120), {})
+
+
+def test_a_process_that_ends_before_it_answers_has_not_taken_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def end() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(control.MOST_BYTES)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        assert ask(path, "stop", "one") == "no answer"
+        ending.join()
 
 
 def test_the_place_is_of_the_user_and_the_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.errors import SetupError
 from service.monitoring import server
 from service.monitoring.board import Board
 from service.monitoring.metrics import Metrics
@@ -28,6 +29,14 @@ def port() -> Iterator[int]:
     running = Server(BOARD, HOST, 0)
     yield running.port
     running.close()
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid", "192.0.2.1", "a..b", "a" * 64])
+def test_an_address_that_is_none_of_this_host_is_named(address: str) -> None:
+    with pytest.raises(
+        SetupError, match=rf"metrics\.port = 9: {address}:9 cannot be listened on \(.+metrics\.address must be"
+    ):
+        Server(BOARD, address, 9)
 
 
 def answer(line: socket.socket) -> bytes:
