@@ -251,7 +251,7 @@ class Metrics(TermMetrics):
 
     def serves(self, settings: "Settings") -> None:
         """Show the views and the columns that they group by; again when they have changed."""
-        self.views.named(settings.views, settings.admission)
+        self.views.named(settings)
         self._columns = settings.grouped_columns
         for name in self._columns:
             self.column_limit.labels(name).set(settings.columns[name])

@@ -16,7 +16,7 @@ from service.outlets.delivery import Progress as Delivery
 if TYPE_CHECKING:
     from service.pipeline.batch import BatchReport
     from service.pipeline.batch_report import Progress
-    from service.settings import Admission, Outlet, View
+    from service.settings import Outlet, Settings, View
 
 KEPT_S = 60.0
 """The spread shown is the largest of so many seconds, because many batches end between two scrapes."""
@@ -78,10 +78,11 @@ class Views:
         self._counts: dict[int, dict[int, int]] = {}
         self._final_ms = 0
 
-    def named(self, views: "Iterable[View]", admission: "Admission") -> None:
+    def named(self, settings: "Settings") -> None:
         """Set the views, in the order of the settings, and what the ages of their windows follow from."""
+        admission, views = settings.admission, settings.views
         latest_ms = admission.watermark_delay_ms + admission.max_delay_ms + admission.idle_after_ms
-        views = list(views)
+        latest_ms += settings.service.trigger_ms  # between two batches nothing becomes final
         for name in set(self._names) - {view.name for view in views}:
             self.open.remove(name)
             self.final_age.remove(name)

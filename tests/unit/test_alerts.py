@@ -335,6 +335,15 @@ def _nothing(_it: Instance) -> None:
     """Waits for the lease."""
 
 
+def test_windows_are_not_old_while_the_next_batch_is_not_due(tmp_path: Path) -> None:
+    ages = []
+    for trigger in ("0 s", "10 m"):
+        metrics = Metrics()
+        metrics.limits(make_settings(tmp_path, service={"trigger": trigger}))
+        ages.append(metrics.registry.get_sample_value("tidemark_final_window_max_age_seconds", {"view": "device"}))
+    assert ages == [165, 765]
+
+
 def test_every_rule_has_a_state_in_which_it_fires() -> None:
     assert {f"Tidemark{name}" for _, _, names in STATES.values() for name in names} == set(RULES)
 
