@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -155,7 +156,7 @@ class Runner:
         lag = Lag(
             self.settings.kafka,
             metrics.lags,
-            metrics.lag_fails,
+            partial(metrics.fails, "lag"),
             headrooms=metrics.headrooms,
             marks=metrics.marks.set,
             asked=metrics.asked,
@@ -163,7 +164,7 @@ class Runner:
         )
         with closing(lag):
             at_least = self._serve_queries(parts, epoch, lag)
-        self.metrics.lags({})  # while another process has the lease, that one shows them
+        metrics.forget_kafka()  # while another process has the lease, that one shows this
         return self._begin_term(at_least) if at_least is not None else None
 
     def _serve_queries(self, parts: SessionParts, epoch: int, lag: Lag) -> int | None:

@@ -5,8 +5,8 @@ is its end less the end of the last *committed* batch. Records of an open transa
 service cannot read past them, and a transaction that never ends blocks its partition.
 
 The headroom is how long the service may stop before retention may delete a record that no batch has committed. One thread
-sends all requests to the broker, so that an unreachable broker delays no batch. It counts a failure and retries; meanwhile no
-lag is shown.
+sends all requests to the broker, so that an unreachable broker delays no batch. It counts a failure and retries. Without a right
+to the group, or while the topics of marks do not answer, the lag is still known.
 """
 
 import logging
@@ -21,7 +21,7 @@ from service import clock
 from service.errors import SettingsError
 from service.kafka import clients, starting
 from service.kafka.clients import TIMEOUT_S, Kept
-from service.kafka.offsets import Headrooms, edges, headrooms, marked
+from service.kafka.offsets import Edges, Headrooms, edges, headrooms, marked
 from service.micro_batch import Offsets
 from service.settings import Kafka
 from service.threads import Thread
@@ -37,7 +37,8 @@ Level = Callable[[int, Offsets, Offsets], None]
 
 
 class Lag(Thread):
-    """Asks Kafka every two seconds and calls `publish` with the lags, or `failed` when Kafka does not answer.
+    """Asks Kafka every two seconds and calls `publish` with the lags, without any when Kafka does not give them. `failed` is
+    called for each request that fails.
 
     `asked` gets the time in ms just before a request that Kafka has answered, and so does `level`. Every half minute `headrooms`
     gets the headrooms of the topics of the query that is served, `marks` the number of marks of rejects, and with
@@ -72,6 +73,8 @@ class Lag(Thread):
         self._next_headroom_s = 0.0
         self._wake = threading.Event()
         self._closing = False
+        self._failing = set[str]()
+        """What has failed when it was tried last."""
         self._lock = threading.Lock()
         self._done: dict[str, dict[int, int]] = {}
         self._to_commit: dict[str, dict[int, int]] = {}
@@ -116,24 +119,28 @@ class Lag(Thread):
             self.join(2 * TIMEOUT_S + 1)
 
     def run(self) -> None:
-        failing = False
         while True:
             is_last = self._closing
-            try:
-                consumer = self._kept.get()
-                self._commit(consumer)
-                if not is_last:
-                    self._show(consumer)
-                failing = False
-            except (KafkaException, SettingsError) as error:
-                self._failed()
-                if not failing:
-                    _log.warning("Lag and consumer group are not updated: %s", clients.text(error))
-                failing = True
+            self._try(f"The group {self._kafka.group} does not get the offsets of batches", self._commit)
+            if not self._closing and not self._try("The lag is unknown", self._show):
+                self._publish({})
             if is_last:
                 self._kept.close()
                 return
             self._wake.wait(EVERY_S)
+
+    def _try(self, failure: str, action: Callable[[Consumer], None]) -> bool:
+        """Return whether the action succeeds. The first of several failures is logged as `failure`."""
+        try:
+            action(self._kept.get())
+        except (KafkaException, SettingsError) as error:
+            self._failed()
+            if failure not in self._failing:
+                _log.warning("%s: %s. The service goes on and tries again", failure, clients.text(error))
+            self._failing.add(failure)
+            return False
+        self._failing.discard(failure)
+        return True
 
     def _show(self, consumer: Consumer) -> None:
         """Raises KafkaException."""
@@ -166,12 +173,18 @@ class Lag(Thread):
                     reached,
                 )
         if clock.monotonic_s() >= self._next_headroom_s:
-            self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
-            topics = consumer.list_topics(timeout=TIMEOUT_S).topics
-            self._marks(marked(consumer, self._kafka, topics))
-            if self._kafka.topics_pattern is not None:
-                self._listed(topics)
             self._next_headroom_s = clock.monotonic_s() + HEADROOM_EVERY_S
+            self._try("The time until retention is unknown", partial(self._show_headrooms, ends, reached))
+            self._try("The topics and the marks of rejects are unknown", self._show_topics)
+
+    def _show_headrooms(self, ends: Edges, reached: Offsets, consumer: Consumer) -> None:
+        self._headrooms(headrooms(consumer, ends, reached, self._retention_ms))
+
+    def _show_topics(self, consumer: Consumer) -> None:
+        topics = consumer.list_topics(timeout=TIMEOUT_S).topics
+        if self._kafka.topics_pattern is not None:
+            self._listed(topics)
+        self._marks(marked(consumer, self._kafka, topics))
 
     def _commit(self, consumer: Consumer) -> None:
         with self._lock:

@@ -342,8 +342,8 @@ class Metrics(TermMetrics):
         self.schedule_delay.observe(self._schedule.delay_s(progress))
 
     def lags(self, lags: "Offsets") -> None:
-        """Replace the lags of all partitions."""
-        self.lag_total = sum(sum(partitions.values()) for partitions in lags.values())
+        """Replace the lags of all partitions; none while they are not known."""
+        self.lag_total = sum(sum(partitions.values()) for partitions in lags.values()) if lags else None
         replace(self.lag, {(topic, str(p)): records for topic, each in lags.items() for p, records in each.items()})
 
     def asked(self, asked_ms: int) -> None:
@@ -351,11 +351,11 @@ class Metrics(TermMetrics):
         self.lag_asked.set(asked_ms / 1000)
         self._lag_asked_s = clock.monotonic_s()
 
-    def lag_fails(self) -> None:
-        """Remove all lags, because Kafka does not answer."""
-        self.failures.labels("lag").inc()
-        self.lag_total = None
-        self.lag.clear()
+    def forget_kafka(self) -> None:
+        """Remove what Kafka has answered: nobody asks it for this pipeline now."""
+        self.lags({})
+        self._lag_asked_s = math.nan
+        self.headroom.clear()
 
     def idle(self, outcome: "Outcome") -> None:
         """Count the sessions of the outcome, which the idle closer has closed."""
@@ -451,8 +451,7 @@ class Metrics(TermMetrics):
         """Remove what only a running query has."""
         self.batch_fails()
         self.query_running.set(0)
-        self.lag_total = None
-        self.lag.clear()
+        self.forget_kafka()
 
     def unhealthy(self) -> str:
         """Return why a supervisor should restart the process, "" if it should not."""

@@ -138,7 +138,8 @@ def redis_is_away(it: Instance) -> None:
 
 
 def kafka_is_away(it: Instance) -> None:
-    it.metrics.lag_fails()
+    it.metrics.fails("lag")
+    it.metrics.lags({})
     it.fails("SOURCE")
 
 
@@ -378,8 +379,9 @@ def test_lags_are_not_shown_while_kafka_does_not_answer(monkeypatch: pytest.Monk
         50,
         0,
     )
-    it.metrics.lag_fails()
+    it.metrics.lags({})
     assert value("tidemark_lag_records", {"topic": "r", "partition": "0"}) is None
+    assert (value("tidemark_lag_age_seconds"), it.metrics.lag_total) == (50, None)
 
 
 def test_without_promtool_a_rule_that_selects_nothing_is_still_found(play: Play) -> None:
