@@ -47,8 +47,8 @@ class Board:
         if self.is_single:
             return self.registry
         registry = CollectorRegistry()
-        for each in (monitor.metrics.registry, self._process):
-            registry.register(each)  # a registry collects as a collector does
+        for each in (monitor, self._process):
+            registry.register(each)  # both collect as a collector does
         return registry
 
     def unhealthy(self) -> str:
@@ -77,7 +77,7 @@ class _Together(Collector):
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
         of_process: list[tuple[dict[str, str], Metric]] = [({}, family) for family in self._process.collect()]
-        of_pipelines = [({LABEL: each.name}, family) for each in self._monitors for family in each.families()]
+        of_pipelines = [({LABEL: each.name}, family) for each in self._monitors for family in each.collect()]
         for labels, family in of_process + of_pipelines:
             one = families.get(family.name)
             if one is None:

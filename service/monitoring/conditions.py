@@ -62,7 +62,7 @@ class Conditions:
         """`collect` returns the metrics of the pipeline; without `rules` they are those of this process. Alerts that fire are
         `marks` of the course.
         """
-        self._name, self._collect = name, collect
+        self.name, self._collect = name, collect
         self.course = Course(marks or Marks())
         self._lock = threading.RLock()
         self._rules = [
@@ -97,7 +97,7 @@ class Conditions:
         with self._lock:
             self.look()
             return {
-                "service": self._name,
+                "service": self.name,
                 "at_ms": clock.now_ms(),
                 "watched_s": round(self._history.at_s - self._began_s, 1),
                 "conditions": [self._condition(each) for each in self._rules],
@@ -109,13 +109,12 @@ class Conditions:
             self.look()
             return figures(status, self._history)
 
-    def _firing(self, now_s: float) -> dict[tuple[str, str], int]:
-        """Return since when each alert fires, by its name and its labels."""
+    def _firing(self, now_s: float) -> dict[str, int]:
+        """Return since when each alert fires, by its name: a thousand topics may have it."""
         return {
-            (each.rule.alert, str(labels)): active.since_ms + int(1000 * each.for_s)
+            each.rule.alert: min(firing) + int(1000 * each.for_s)
             for each in self._rules
-            for labels, active in each.active.items()
-            if now_s - active.since_s >= each.for_s
+            if (firing := [one.since_ms for one in each.active.values() if now_s - one.since_s >= each.for_s])
         }
 
     def _condition(self, each: _Watched) -> dict[str, Any]:
@@ -127,7 +126,7 @@ class Conditions:
                 "since_ms": active.since_ms,
                 "value": _finite(active.value),
                 "summary": summary(
-                    rule.summary, {"job": self._name, "instance": "This process"} | dict(labels), active.value
+                    rule.summary, {"job": self.name, "instance": "This process"} | dict(labels), active.value
                 ),
             }
             for labels, active in sorted(each.active.items())
@@ -158,16 +157,18 @@ class Evaluation(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        is_failing = False
+        failing = set[Conditions]()
         while not self._ending.wait(History.EVERY_S):
-            try:
-                for each in self._conditions:
+            for each in self._conditions:
+                try:
                     each.look()
-                is_failing = False
-            except Exception:
-                if not is_failing:
-                    _log.exception("The alert rules are not evaluated. The evaluation is retried every ten seconds")
-                is_failing = True
+                except Exception:  # those of the other pipelines are evaluated
+                    if each not in failing:
+                        text = "The alert rules of %s are not evaluated. The evaluation is retried every ten seconds"
+                        _log.exception(text, each.name)
+                    failing.add(each)
+                else:
+                    failing.discard(each)
 
     def close(self) -> None:
         self._ending.set()
@@ -193,12 +194,12 @@ def _scaled(value: float, base: float, prefixes: Sequence[str]) -> str:
 
 
 def _humanize_duration(value: float) -> str:
-    if not math.isfinite(value) or abs(value) < 1:
+    if not math.isfinite(value) or abs(value) < 60:
         return f"{value:.4g}s"
     rest, sign = int(abs(value)), "-" if value < 0 else ""
     parts: list[str] = []
     for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s")):
-        if rest >= unit_s or parts or unit == "s":
+        if rest >= unit_s or parts:
             parts.append(f"{rest // unit_s}{unit}")
             rest %= unit_s
     return sign + " ".join(parts)

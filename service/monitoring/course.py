@@ -133,11 +133,11 @@ class Course:
         nothing = self._last = _Counts(clock.now_ms(), clock.monotonic_s(), 0.0)
         self._rings = {name: _Ring(*each, nothing) for name, each in RINGS.items()}
         self._recent: deque[_Counts] = deque([nothing], maxlen=RECENT_S // RINGS["hour"][0] + 1)
-        self._firing: dict[tuple[str, str], Mark] = {}
+        self._firing: dict[str, Mark] = {}
         self._former: dict[str, Any] = {}
 
-    def add(self, families: "Iterable[Metric]", firing: Mapping[tuple[str, str], int]) -> None:
-        """Add the samples of now, and the alerts that fire: by name and labels, since when."""
+    def add(self, families: "Iterable[Metric]", firing: Mapping[str, int]) -> None:
+        """Add the samples of now, and the alerts that fire: by name, since when."""
         counts, gauges, changes = _read(families)
         with self._lock:
             if math.isnan(counts.records):
@@ -147,11 +147,11 @@ class Course:
                 self._recent.append(counts)
             self._rings["day"].add(counts, gauges)
             self._note_changes(changes)
-            for key in self._firing.keys() - firing.keys():
-                self._firing.pop(key).until_ms = counts.at_ms
-            for key, since_ms in firing.items():
-                if key not in self._firing:
-                    self._firing[key] = self.marks.add("alert", key[0], since_ms, goes_on=True)
+            for alert in self._firing.keys() - firing.keys():
+                self._firing.pop(alert).until_ms = counts.at_ms
+            for alert, since_ms in firing.items():
+                if alert not in self._firing:
+                    self._firing[alert] = self.marks.add("alert", alert, since_ms, goes_on=True)
 
     def document(self) -> dict[str, Any]:
         """Return the document of /history."""

@@ -28,7 +28,7 @@ class Monitor:
     conditions: Conditions = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "conditions", Conditions(self.name, self.families, marks=self.status.marks))
+        object.__setattr__(self, "conditions", Conditions(self.name, self._watched, marks=self.status.marks))
 
     @classmethod
     def of(cls, settings: Settings, process: ProcessMetrics | None = None) -> Self:
@@ -42,10 +42,17 @@ class Monitor:
     def name(self) -> str:
         return self.status.service
 
-    def families(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Return the metrics that are shown: of a pipeline that an operator has stopped, one alone."""
         is_stopped = self.status.state == "stopped"
         return (each for each in self.metrics.registry.collect() if not is_stopped or each.name == _OF_STOPPED)
+
+    def _watched(self) -> Iterator[Metric]:
+        """Return the metrics that the alert rules are about: also those that all pipelines of the process share."""
+        yield from self.collect()
+        shared = self.metrics.process.registry
+        if shared is not self.metrics.registry and self.status.state != "stopped":
+            yield from shared.collect()
 
     def document(self) -> dict[str, Any]:
         """Return the document of /status, with the figures of now."""

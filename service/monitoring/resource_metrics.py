@@ -18,6 +18,7 @@ class ProcessMetrics:
     """Resources of the process and its children, for all pipelines together. A gauge is NaN while it cannot be measured."""
 
     def __init__(self, series: Series) -> None:
+        self.registry = series.registry
         self.heap = series.gauge("jvm_heap_bytes", "Heap of the driver's JVM", "kind")
         self.gc_seconds = series.counter("jvm_gc_seconds", "Time of garbage collections of the driver", "collector")
         self.collections = series.counter("jvm_gc_collections", "Garbage collections of the driver's JVM", "collector")

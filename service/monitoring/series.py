@@ -17,7 +17,7 @@ class Series:
     """Makes the counters and gauges `tidemark_<name>` of a registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        self.registry = registry
 
     def counter(self, name: str, text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
         """Make a counter with at most one label, or with several that have blanks between them.
@@ -25,13 +25,13 @@ class Series:
         The series of the label's known `values` exist from the start: Prometheus sees no increase in a series that begins with
         its first increment.
         """
-        counter = Counter(f"tidemark_{name}", text, label.split(), registry=self._registry)
+        counter = Counter(f"tidemark_{name}", text, label.split(), registry=self.registry)
         for value in values:
             counter.labels(value)
         return counter
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"tidemark_{name}", text, labels, registry=self._registry)
+        return Gauge(f"tidemark_{name}", text, labels, registry=self.registry)
 
 
 def replace(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from service import clock
 from service.monitoring import alert_rules, attention, promql
 from service.monitoring.alert_rules import RULES, Rule
-from service.monitoring.conditions import summary
+from service.monitoring.conditions import Evaluation, summary
 from service.monitoring.history import History
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
@@ -135,6 +136,29 @@ def test_the_page_of_several_pipelines_names_the_alerts_of_each() -> None:
     assert "TidemarkUnreadable" in two
 
 
+def test_a_pipeline_whose_rules_cannot_be_evaluated_leaves_those_of_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(History, "EVERY_S", 0.01)
+    monitors = [Monitor(Metrics(), Status(name)) for name in ("broken", "sound")]
+    broken, sound = (each.conditions for each in monitors)
+    looks, looked = list[int](), threading.Event()
+
+    def collect() -> list[Metric]:
+        looks.append(1)
+        if len(looks) > 2:
+            looked.set()
+        return []
+
+    monkeypatch.setattr(broken, "_collect", lambda: 1 / 0)
+    monkeypatch.setattr(sound, "_collect", collect)
+    evaluation = Evaluation([broken, sound])
+    evaluation.start()
+    assert looked.wait(30)
+    evaluation.close()
+    assert caplog.text.count("The alert rules of broken are not evaluated") == 1
+
+
 def test_rules_of_a_test_replace_those_of_the_process(tmp_path: Path) -> None:
     file = tmp_path / "rules.json"
     file.write_text(json.dumps([{"alert": "A", "expr": "x > 1", "summary": "", "severity": "warn", "for_": "15s"}]))
@@ -151,6 +175,7 @@ def test_rules_of_a_test_replace_those_of_the_process(tmp_path: Path) -> None:
         ("{{ $value | humanize }}", 12.5, "12.5"),
         ("{{ $value | humanize1024 }}B", 600_000.0, "585.9kiB"),
         ("{{ $value | humanizeDuration }}", 5_400.0, "1h 30m 0s"),
+        ("{{ $value | humanizeDuration }}", 12.34, "12.34s"),
         ("{{ $value | humanizeDuration }}", math.inf, "infs"),
     ],
 )

@@ -144,11 +144,11 @@ def test_what_happened_is_marked_alerts_from_their_begin_to_their_end(time: Time
     status.failed(SinkError("Redis is away"))
     status.restarts()
     made = monitor.conditions.course
-    key = ("TidemarkBehind", "()")
+    firing = {"TidemarkBehind": 1_020_000}
     time.s += 30
-    made.add(families(), {key: 1_020_000})
+    made.add(families(), firing)
     time.s += 10
-    made.add(families(), {key: 1_020_000})
+    made.add(families(), firing)
     assert made.document()["marks"][-1]["until_ms"] is None, "it fires"
     time.s += 10
     made.add(families(), {})
@@ -162,6 +162,18 @@ def test_what_happened_is_marked_alerts_from_their_begin_to_their_end(time: Time
     for _ in range(course.MOST_MARKS + 5):
         made.marks.add("query", "again")
     assert len(made.document()["marks"]) == course.MOST_MARKS
+
+
+def test_an_alert_of_many_topics_is_one_mark_and_hides_no_other(time: Time) -> None:
+    monitor = Monitor(Metrics(), Status("plant"))
+    topics = [f"plant-{number}" for number in range(2 * course.MOST_MARKS)]
+    monitor.metrics.keeps(dict.fromkeys(topics, 86_400_000))
+    monitor.metrics.headrooms({topic: {0: 60.0} for topic in topics})
+    marks = monitor.course()["marks"]
+    assert [each["text"] for each in marks] == ["The process starts", "TidemarkRetention"]
+    time.s += 10
+    monitor.metrics.headrooms({topic: {0: 80_000.0} for topic in topics[1:]})
+    assert monitor.course()["marks"][-1]["until_ms"] is None, "one topic is near its limit"
 
 
 def test_changes_of_the_views_and_of_the_reference_are_marked(time: Time) -> None:

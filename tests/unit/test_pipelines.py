@@ -1,6 +1,7 @@
 """Several pipelines in one process: what two may not share, how one begins again, and what is shown of them."""
 
 import json
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from service import settings, threads
@@ -16,6 +18,8 @@ from service.daemon.pipeline import Pipeline
 from service.errors import CheckpointError, SettingsError
 from service.monitoring.metrics import STUCK_S, Metrics
 from service.monitoring.monitor import Monitor
+from service.monitoring.resource_metrics import ProcessMetrics
+from service.monitoring.series import Series
 from service.outlets import publication
 from service.outlets.delivery import Progress
 from service.outlets.outlet import Position
@@ -379,6 +383,33 @@ def test_metrics_have_the_label_of_their_pipeline_and_none_of_one_that_is_stoppe
     series = shown.series()
     assert [each["pipeline"] for each in series["tidemark_records_total"]] == ["one"]
     assert [each["pipeline"] for each in series["tidemark_build_info"]] == ["one", "two"]
+    alone = shown.series("/metrics?pipeline=two")
+    assert "tidemark_build_info" in alone
+    assert not {"tidemark_records_total", "tidemark_query_running"} & alone.keys(), "its alerts would fire"
+
+
+def test_a_pipeline_that_has_ended_shows_nothing_that_kafka_answered_before(shown: Shown) -> None:
+    two = shown.monitors[1]
+    for end in (lambda: two.ended(CheckpointError("damaged")), two.begins, two.metrics.forget_kafka):
+        two.metrics.lags({"r": {0: 5}})
+        two.metrics.headrooms({"r": {0: 3_600.0}})
+        two.metrics.asked(1)
+        end()
+        series = shown.series("/metrics?pipeline=two")
+        assert not {"tidemark_lag_records", "tidemark_retention_headroom_seconds"} & series.keys()
+        assert math.isnan(two.metrics.registry.get_sample_value("tidemark_lag_age_seconds") or 0.0)
+
+
+def test_a_limit_that_the_process_is_near_is_a_condition_of_each_pipeline_that_is_not_stopped(tmp_path: Path) -> None:
+    shared = ProcessMetrics(Series(CollectorRegistry()))
+    monitors = [Monitor.of(load_named(write(tmp_path, name)), shared) for name in ("one", "two")]
+    shared.limit_used.labels("threads").set(0.8)
+    monitors[1].ended(None)
+    states = [
+        [each["state"] for each in monitor.conditions.document()["conditions"] if each["alert"] == "TidemarkLimitNear"]
+        for monitor in monitors
+    ]
+    assert states == [["pending"], ["inactive"]]
 
 
 def test_status_is_of_all_or_of_one_and_names_those_there_are(shown: Shown) -> None:
