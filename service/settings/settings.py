@@ -30,6 +30,13 @@ _OTLP = rule(
 )
 
 
+def _outlives_an_answer(lease_ms: int) -> bool:
+    return lease_ms >= 100
+
+
+_LEASE = rule(_outlives_an_answer, "must be at least 100 ms, such as '10 s'; a number without a unit is one of ms")
+
+
 def _unknown(place: str, names: Iterable[str], known: Collection[str], what: str) -> list[str]:
     choice = ", ".join(sorted(known))
     return [f"{place}: {name!r} is no {what}; there are {choice}" for name in names if name not in known]
@@ -56,7 +63,7 @@ class Service(Section):
     update_every: as long as another batch as large follows, which changes most of them again. The status of a device
     waits with it. Finals and closed sessions are written with every batch. 0: each batch writes all that it changes.
     """
-    lease_ms: Positive = Field(default=10_000, alias="lease")
+    lease_ms: Annotated[Positive, _LEASE] = Field(default=10_000, alias="lease")
     """How long the right to write lasts without being renewed: how long a second instance waits after a crash."""
     fill_rate: int = Field(default=20_000, gt=0, le=10_000_000)
     """Records of the past a second that are read for views added while the service runs, on average. A larger number
@@ -204,11 +211,7 @@ class Settings(Section):
                     f"views.{view.name}.measures: is empty, so no measure of {section} may be called {EVENTS!r}"
                 )
             if self.reference is None or self.reference.columns:  # else only the database has the list of columns
-                columns = {
-                    "device",
-                    *self.columns,
-                    *(self.reference.columns if self.reference is not None else ()),
-                }
+                columns = {"device", *self.columns, *(self.reference.columns if self.reference is not None else ())}
                 problems += _unknown(f"views.{view.name}.by", view.by, columns, "column to group by")
             if (after_ms := view.final_after_ms) is not None and after_ms > self.admission.max_delay_ms:
                 most = format_duration(self.admission.max_delay_ms)

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from service.settings.input import Predicate
-from service.settings.section import Name, NotNegative, Positive, Section
+from service.settings.section import YEAR_MS, Name, NotNegative, Positive, Section
 from service.units import format_duration
 from state import statistics
 from state.rules import DAY_MS, ENDLESS_MS, MONTH_MS
@@ -55,6 +55,8 @@ def _length(value: object, validate: ValidatorFunctionWrapHandler) -> int:
 def _span(value: object, validate: ValidatorFunctionWrapHandler) -> int:
     """Return a duration, also one of weeks, months or years, in ms; a month has MONTH_MS."""
     match = _OF_CALENDAR.fullmatch(value) if isinstance(value, str) else None
+    if match is not None and int(match[1]) * _UNITS_MS[match[2]] > YEAR_MS:
+        raise ValueError(f"must be at most {format_duration(YEAR_MS)}")
     span: int = validate(value if match is None else int(match[1]) * _UNITS_MS[match[2]])
     return span
 
