@@ -14,11 +14,12 @@ MASK = "***"
 _SHORTEST = 4
 """Shorter secrets are not replaced: they would take letters out of every line."""
 _LOGIN = re.compile(
-    r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\":]{0,500}:(?:(?!\d{1,5}[/?#,])[^\s'\",;]{0,500}|[^/\s@'\"]{0,500})@"
-    r"|(\bjdbc:oracle:[a-z0-9]{0,20}:)[^/\s@'\"]{0,500}/[^\s'\",;]{0,500}@",
+    r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s@'\":]{0,500}:((?!\d{1,5}[/?#,])[^\s'\",;]{0,500}|[^/\s@'\"]{0,500})@"
+    r"|(\bjdbc:oracle:[a-z0-9]{0,20}:)[^/\s@'\"]{0,500}/([^\s'\",;]{0,500})@",
     re.IGNORECASE,
 )
-"""user:password of a URL, where the password may have / and @ although it should not, and Oracle's user/password."""
+"""The address before user:password of a URL, and the password, which may have / and @ although it should not; and the same of
+Oracle's user/password."""
 _NAME = (
     r"(?:password|passwd|\bpwd|passphrase|secret|token|api[_-]?key|private[._-]key|credential|jaas|ssl[._]key|auth[._]user[._]info"
     r"|(?:access|account|shared)[._-]?key)"
@@ -43,11 +44,6 @@ _WITHIN = re.compile(rf"""{_NAME}\s*[=:]\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\
 """Such a name in the value of an option, with its value: JAAS escapes quotes by a backslash."""
 _PLAIN = re.compile(r"true|false|\d{1,9}", re.IGNORECASE)
 """A switch or a time, such as of `tokenauth` or `tokenlifetime`: *** in its place would spoil every text."""
-_LOGIN_PASSWORD = re.compile(
-    r"\b[a-z][a-z0-9+.-]{0,30}://[^/\s@'\":]{0,500}:((?!\d{1,5}[/?#,])[^\s'\",;]{1,500}|[^/\s@'\"]{1,500})@"
-    r"|\bjdbc:oracle:[a-z0-9]{0,20}:[^/\s@'\"]{0,500}/([^\s'\",;]{1,500})@",
-    re.IGNORECASE,
-)
 _PARAMETER = re.compile(rf"[?&;](?:[\w.-]{{0,40}}(?:{_NAME}|signature)|sig|pass|code)=([^&;#\s\"']+)", re.IGNORECASE)
 """A secret of a URL. `sig` and `signature` are the right itself, as in addresses of Azure, S3 and Google for one file."""
 _HEADER = re.compile(
@@ -104,7 +100,7 @@ def redacted(text: str, secrets: Sequence[str]) -> str:
     """
     for secret in secrets:
         text = text.replace(secret, MASK)
-    text = _PRIVATE_KEY.sub(MASK, _LOGIN.sub(rf"\1\2{MASK}@", text))
+    text = _PRIVATE_KEY.sub(MASK, _LOGIN.sub(rf"\1\3{MASK}@", text))
     text = _PARAMETER.sub(lambda found: found[0].removesuffix(found[1]) + MASK, text)
     return _SIGNED.sub(MASK, _HEADER.sub(rf"\1\2{MASK}", text))
 
@@ -196,8 +192,8 @@ def _of_option(name: str, value: str) -> Iterator[str]:
 
 
 def _of_address(text: str) -> Iterator[str]:
-    for login in _LOGIN_PASSWORD.findall(text):
-        yield from login
+    for _, password, _, of_oracle in _LOGIN.findall(text):
+        yield password or of_oracle
     yield from _PARAMETER.findall(text)
 
 

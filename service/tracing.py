@@ -190,8 +190,7 @@ def _started(target: Target) -> _Process:
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
     provider = TracerProvider(
-        sampler=ParentBased(TraceIdRatioBased(target.ratio)),
-        resource=Resource.create({"service.name": target.service}),
+        sampler=ParentBased(TraceIdRatioBased(target.ratio)), resource=Resource.create({"service.name": target.service})
     )
     provider.add_span_processor(BatchSpanProcessor(_exporter(target), schedule_delay_millis=1_000))
     return _Process(os.getpid(), target, provider, provider.get_tracer("tidemark"))

@@ -53,14 +53,7 @@ class Stopping(Exception):  # noqa: N818 - it is no error
 class QueryRun:
     """Starts the term's query and waits for its end; used once."""
 
-    def __init__(
-        self,
-        parts: SessionParts,
-        term: Term,
-        lease: Lease,
-        backoff: Backoff,
-        stop: threading.Event,
-    ) -> None:
+    def __init__(self, parts: SessionParts, term: Term, lease: Lease, backoff: Backoff, stop: threading.Event) -> None:
         self._parts, self._term, self._lease = parts, term, lease
         self._metrics, self._activity = parts.metrics, parts.activity_log
         self._backoff = backoff

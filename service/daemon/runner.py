@@ -50,11 +50,7 @@ class Runner:
     """One run of a pipeline: its terms, until `stop`."""
 
     def __init__(
-        self,
-        settings: Settings,
-        application: Application,
-        monitor: Monitor,
-        load: Callable[[], Settings] | None = None,
+        self, settings: Settings, application: Application, monitor: Monitor, load: Callable[[], Settings] | None = None
     ) -> None:
         """`load` reads the settings again: for their views, at the begin of each term and when `read_views` asks for it."""
         self.settings = self._given = settings

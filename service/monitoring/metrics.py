@@ -149,17 +149,11 @@ class Metrics(TermMetrics):
         self.incomplete_views = gauge("incomplete_views", "Views whose past is not computed yet")
         self.filled = counter("filled_windows", "Windows of the past that were computed for new views")
         self.unrepublished = counter(
-            "unrepublished",
-            "Lost values that Kafka lacks readings of",
-            "kind",
-            _PUBLISHED[:2],
+            "unrepublished", "Lost values that Kafka lacks readings of", "kind", _PUBLISHED[:2]
         )
         self.data_lost = counter("redis_data_lost", "Times that Redis was found without what it had acknowledged")
         self.headroom = gauge(
-            "retention_headroom_seconds",
-            "Time until unread records are deleted",
-            "topic",
-            "partition",
+            "retention_headroom_seconds", "Time until unread records are deleted", "topic", "partition"
         )
         self.marks = gauge("reject_marks", "Entries of the topics of corrected and replayed rejects")
         self.topics_unread = gauge("topics_unread", "New topics that match the pattern, without room for them")
@@ -358,44 +352,35 @@ class Metrics(TermMetrics):
         self.headroom.clear()
 
     def idle(self, outcome: "Outcome") -> None:
-        """Count the sessions of the outcome, which the idle closer has closed."""
         self.silent.set(1)
         self.closed_idle.inc(outcome.closed)
 
     def closes_idle(self, until_ms: int) -> None:
-        """Note that silence has closed the windows that end by this event time."""
         self.views.finals(until_ms)
 
     def never_sent(self, devices: int) -> None:
-        """Show how many devices of the reference have never sent a reading."""
         self.never_devices.set(devices)
 
     def outlet_writes(self, outlet: str, rows: int, size: int) -> None:
-        """Count what an outlet has."""
         self.outlets.rows.labels(outlet).inc(rows)
         self.outlets.bytes.labels(outlet).inc(size)
 
     def outlet_fails(self, outlet: str) -> None:
-        """Count a failed attempt."""
         self.outlets.failures.labels(outlet).inc()
 
     def redis_loses_data(self) -> None:
-        """Count a loss of data in Redis."""
         self.data_lost.inc()
 
     def fails(self, part: str) -> None:
-        """Count a failure of a part, one of _PARTS."""
         self.failures.labels(part).inc()
 
     def republishes(self, outcome: "Outcome", unrecoverable: tuple[int, int]) -> None:
-        """Count republished values, and the (windows, sessions) that Kafka lacks a part of."""
         for kind in _PUBLISHED[:3]:
             self.republished.labels(kind).inc(getattr(outcome, kind))
         for kind, count in zip(("windows", "sessions"), unrecoverable, strict=True):
             self.unrepublished.labels(kind).inc(count)
 
     def fills(self, outcome: "Outcome") -> None:
-        """Count windows of the past of new views."""
         self.filled.inc(outcome.windows)
 
     def headrooms(self, rooms: "Headrooms") -> None:

@@ -69,9 +69,7 @@ class Views:
     def __init__(self, series: Series) -> None:
         self.open = series.gauge("open_windows", "Windows in the state that the watermark has not passed", "view")
         self.final_age = series.gauge(
-            "final_window_age_seconds",
-            "Time since the newest final window ended; NaN without one",
-            "view",
+            "final_window_age_seconds", "Time since the newest final window ended; NaN without one", "view"
         )
         self.final_max_age = series.gauge("final_window_max_age_seconds", "Limit of the age by the settings", "view")
         self._names: list[str] = []

@@ -30,11 +30,7 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 _LEVELS = (("and",), tuple(_COMPARISONS), ("*",))
 """Operators by precedence, the weakest first."""
-_AGGREGATES: Mapping[str, Callable[[list[float]], float]] = {
-    "sum": math.fsum,
-    "max": max,
-    "min": min,
-}
+_AGGREGATES: Mapping[str, Callable[[list[float]], float]] = {"sum": math.fsum, "max": max, "min": min}
 
 
 def seconds(duration: str) -> float:

@@ -18,15 +18,9 @@ from service.reference import snapshots
 from service.reference.database import UnreadableError
 from tests.integration import daemon
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning"),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")]
 until = partial(daemon.until, within_s=60, what="the refresher to see it")
-EXPECTATION = {
-    "type": "expect_column_values_to_match_regex",
-    "kwargs": {"column": "site", "regex": "^[a-z]+$"},
-}
+EXPECTATION = {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "site", "regex": "^[a-z]+$"}}
 
 
 class World:

@@ -92,14 +92,7 @@ def test_nanoseconds_are_floored_to_the_millisecond(spark: Any, tmp_path: Path, 
     schema = {"type": "record", "name": "R", "fields": [*fields, {"name": "temperature", "type": "double"}]}
     (tmp_path / "avro").mkdir()
     (tmp_path / "avro" / "1.avsc").write_text(json.dumps(schema))
-    plain = {
-        **schema,
-        "fields": [
-            fields[0],
-            {"name": "event_time", "type": raw},
-            schema["fields"][2],
-        ],
-    }
+    plain = {**schema, "fields": [fields[0], {"name": "event_time", "type": raw}, schema["fields"][2]]}
     form = {"schemas": str(tmp_path / "avro"), "event_time_unit": "ns"}
     given = service_settings.parse(make_document(tmp_path, input=form))
     for ns in (BASE_MS * 1_000_000, BASE_MS * 1_000_000 + 7_400_000):

@@ -38,9 +38,7 @@ def test_partitions_are_apart_by_their_oldest_or_newest_readings(times: list[tup
     assert registry.get_sample_value("tidemark_skewed_devices") == 3
 
 
-def test_a_batch_that_was_apart_is_seen_by_the_next_scrape(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_batch_that_was_apart_is_seen_by_the_next_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     registry, now_s = CollectorRegistry(), 1000.0
     monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
     metrics = EventTime(Series(registry))

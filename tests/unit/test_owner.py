@@ -33,9 +33,7 @@ def test_one_that_lives_is_not_gone_even_when_it_is_frozen(other: tuple[subproce
     assert not owner.is_gone(name)
 
 
-def test_a_killed_process_is_gone_also_as_a_zombie(
-    other: tuple[subprocess.Popen[str], str],
-) -> None:
+def test_a_killed_process_is_gone_also_as_a_zombie(other: tuple[subprocess.Popen[str], str]) -> None:
     process, name = other
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie

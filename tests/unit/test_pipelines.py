@@ -187,12 +187,6 @@ def test_outlets_of_a_third_kind_are_made_and_kept_apart(tmp_path: Path) -> None
     assert made.board == "upper"
 
 
-def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
-    one = write(tmp_path, "one")
-    with pytest.raises(SettingsError, match=r"service\.name: both are 'one'"):
-        together(one, one)
-
-
 class Runs:
     """Stands in for the runs of a pipeline: each waits until a test ends it."""
 
