@@ -36,7 +36,6 @@ class MicroBatch:
         return sum(end - begin for *_, begin, end in ranges(self.start, self.end))
 
     def reads(self, topic: str, partition: int) -> bool:
-        """Whether the batch has records of a partition."""
         return at(self.end, topic, partition, 0) > at(self.start, topic, partition, 0)
 
     def reaches(self, limit: int) -> bool:

@@ -16,7 +16,6 @@ def printable(text: str) -> str:
 
 
 def say(line: object) -> None:
-    """Print one line on standard output."""
     print(printable(str(line)))  # noqa: T201
 
 

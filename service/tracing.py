@@ -33,7 +33,6 @@ class Target:
 
     @classmethod
     def of(cls, settings: Settings) -> "Target | None":
-        """Return the target of the settings, None without [otel]."""
         otel = settings.otel
         return None if otel is None else cls(otel.endpoint, otel.sample_ratio, settings.service.name)
 

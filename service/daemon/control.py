@@ -49,7 +49,6 @@ class Control:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and remove the socket."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # ends `accept`
         self._socket.close()

@@ -18,7 +18,6 @@ _STATE, _START = 0, 19
 
 
 def here() -> str:
-    """Return the name of this process."""
     start = (_stat(os.getpid()) or [""] * 20)[_START]
     return f"{socket.gethostname()}:{os.getpid()}:{start}:{_machine()}"
 

@@ -47,7 +47,6 @@ class Pipeline:
             runner.run()
 
     def start(self) -> None:
-        """Start the thread, and with it the pipeline."""
         self._thread.start()
 
     def request(self, runs: bool) -> None:
@@ -71,7 +70,6 @@ class Pipeline:
             self.request(False)
 
     def join(self, within_s: float) -> None:
-        """Wait for the end of the thread."""
         self._thread.join(within_s)
 
     def read_views(self) -> None:

@@ -58,8 +58,6 @@ def run(*plans: Plan, master: str | None = None) -> int:
 
 
 class Process:
-    """One run of the service."""
-
     def __init__(self, plans: Sequence[Plan], master: str | None = None) -> None:
         self._settings = [plan.settings for plan in plans]
         is_shared = len(plans) > 1

@@ -36,7 +36,6 @@ class Quality:
         self._is_on = is_on
 
     def show(self, html: bytes) -> None:
-        """Serve this report."""
         self._html = html
 
     def failed(self, why: str) -> None:

@@ -221,7 +221,6 @@ class Metrics(TermMetrics):
         Info("tidemark_build", "What runs", registry=self.registry).info(versions)
 
     def limits(self, settings: "Settings") -> None:
-        """Show the limits that the settings have."""
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
         self.serves(settings)
@@ -267,7 +266,6 @@ class Metrics(TermMetrics):
             self._batch_since = None
 
     def batch_ends(self, report: "BatchReport") -> None:
-        """Count a batch that is published."""
         with self._lock:
             self._batch_since = None
             self._reasons.pop("batch", None)

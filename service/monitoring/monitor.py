@@ -65,7 +65,6 @@ class Monitor:
         return self.conditions.course.document()
 
     def reads(self, settings: Settings) -> None:
-        """Show the topics that are read."""
         self.metrics.reads(settings)
         self.status.inputs = _inputs(settings)
 

@@ -43,7 +43,6 @@ class EventTime:
         self.skewed = gauge("skewed_devices", "Devices whose clocks are ahead: `tidemark devices --skewed`")
 
     def batch(self, report: "BatchReport") -> None:
-        """Show the event times of a published batch."""
         self.watermark.set(report.micro_batch.watermark_ms / 1000)
         self.skewed.set(report.skewed)
         self.held.set(report.held_ms / 1000)
@@ -209,7 +208,6 @@ class Schedule:
     _due_ms: int = 0
 
     def delay_s(self, progress: "Progress") -> float:
-        """Return the delay of a batch in seconds."""
         late_ms = 0
         if self.trigger_ms:
             # A batch that ended after the next trigger was due makes that one begin at its end, in between two multiples.

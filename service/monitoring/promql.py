@@ -45,8 +45,6 @@ def seconds(duration: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number."""
-
     value: float
 
     def vector(self, _: History) -> Vector | float:
@@ -97,8 +95,6 @@ class OverTime:
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """histogram_quantile."""
-
     share: float
     of: "Expression"
 
@@ -185,7 +181,6 @@ def ranges(expression: Expression) -> dict[str, float]:
 
 
 def longest(*each: Mapping[str, float]) -> dict[str, float]:
-    """Return the longest range of each metric."""
     joined: dict[str, float] = {}
     for name, range_s in (item for some in each for item in some.items()):
         joined[name] = max(range_s, joined.get(name, 0.0))

@@ -82,7 +82,6 @@ class Status:
 
     @property
     def state(self) -> State:
-        """The state now."""
         with self._lock:
             return self._state
 
@@ -111,7 +110,6 @@ class Status:
             self._error = {"code": error.code, "text": str(error), "at_ms": clock.now_ms()}
 
     def restarts(self) -> None:
-        """Count a restart of the query."""
         with self._lock:
             self._restarts += 1
             code = self._error["code"] if self._error is not None else "unknown"
@@ -147,7 +145,6 @@ class Status:
             }
 
     def document(self) -> dict[str, Any]:
-        """Return the document of /status."""
         with self._lock:
             return {
                 "service": self.service,

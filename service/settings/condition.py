@@ -40,6 +40,5 @@ def parse(text: str) -> tuple[Condition, ...]:
 
 
 def spelled(name: str, text: str) -> str:
-    """Return the condition that a field has a text."""
     quoted = text.replace("'", "''")
     return f"{name} = '{quoted}'"

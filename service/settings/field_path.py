@@ -32,7 +32,6 @@ def spelled(names: Iterable[str]) -> str:
 
 
 def sql(names: Iterable[str], record: str) -> str:
-    """Return the field of the column `record` in SQL."""
     return ".".join([record, *(f"`{name}`" for name in names)])
 
 

@@ -93,7 +93,6 @@ class Measure(Section):
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What `where` asks of other fields."""
         return () if self.where is None else condition.parse(self.where)
 
     @model_validator(mode="before")
@@ -114,12 +113,10 @@ class Measure(Section):
 
     @property
     def parsed(self) -> Expression:
-        """The expression of a measure that has one."""
         return Expression.parse(self.expression or "")
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths of the fields that are read."""
         return (self.path,) if self.expression is None else self.parsed.fields
 
 
@@ -391,7 +388,6 @@ class Input(Section):
 
     @property
     def has_schemas(self) -> bool:
-        """Whether each record begins with a schema id."""
         return self.traits.kind is not None
 
     @property

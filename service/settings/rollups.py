@@ -27,7 +27,6 @@ def problems(views: Sequence[View], measures: Callable[[View], Sequence[str]]) -
 
 
 def _is_circle(view: View, known: Mapping[str, View]) -> bool:
-    """Return whether a view is computed from itself."""
     passed, current = set[str](), known.get(view.source or "")
     while current is not None and current.name not in passed:
         if current is view:

@@ -98,7 +98,6 @@ class Login(Section):
         return {name: value for name, value in given.items() if value is not None}
 
     def masked(self, text: str) -> str:
-        """Return a text without the password."""
         with suppress(OSError):  # the file may be about to be replaced
             secret = self.secret()
             text = text.replace(secret, "***") if secret else text

@@ -400,7 +400,6 @@ class Settings(Section):
 
     @property
     def has_arrays(self) -> bool:
-        """Whether a record may hold several readings."""
         return any(form.is_cut for form in self.forms)
 
     @property
@@ -485,7 +484,6 @@ class Settings(Section):
         return self.sessions.buckets or 1
 
     def with_buckets(self, number: int) -> Self:
-        """Return these settings with a number of buckets."""
         return self.model_copy(update={"sessions": self.sessions.model_copy(update={"buckets": number})})
 
     def view_measures(self, view: View) -> tuple[str, ...]:

@@ -317,7 +317,6 @@ class View(Section):
 
     @property
     def longest_ms(self) -> int:
-        """The length of its longest window."""
         return self.window_ms if self.calendar is None else self.calendar.longest_ms
 
     @property
@@ -471,7 +470,6 @@ class Sessions(Section):
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """The statistics that follow the order of readings."""
         return tuple(name for name in self.statistics if name in statistics.ORDERED)
 
     @property
