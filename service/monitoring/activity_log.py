@@ -21,6 +21,8 @@ EVERY_S = 60.0
 """The time between two lines with sums."""
 QUIET_S = 3600.0
 """Rejects of a reason begin again, and are logged again, after so long without one."""
+NAMED = 10
+"""Topics and views that a line names: hundreds make a line that a collector of logs cuts."""
 ABSENT_AFTER = 100
 """Admitted readings of an input after which a measure that none of them has is logged."""
 _log = logging.getLogger(__name__)
@@ -70,13 +72,13 @@ class ActivityLog:
             "Reading %s records of %s from Kafka at %s, from %s. Publishing the views %s, sessions and devices to Redis at %s "
             "under the prefix %s. Rejects go to %s",
             " and ".join(dict.fromkeys(form.traits.label for form in self._settings.forms)),
-            _named("topic", kafka.topics),
+            f"the topic{'s' if len(kafka.topics) > 1 else ''} {_listed(kafka.topics)}",
             kafka.bootstrap,
             place,
-            ", ".join(f"{view.name} ({view.length})" for view in views),
+            _listed([f"{view.name} ({view.length})" for view in views]),
             redis_client.address(redis),
             redis.prefix,
-            ", ".join(kafka.rejects_topic(topic) for topic in kafka.topics),
+            _listed([kafka.rejects_topic(topic) for topic in kafka.topics]),
             extra={"fields": {**fields, "topics": kafka.topics, "prefix": redis.prefix}},
         )
 
@@ -209,5 +211,6 @@ def percentile(counts: list[int], share: float) -> str:
     return "-"
 
 
-def _named(noun: str, names: tuple[str, ...]) -> str:
-    return f"the {noun}{'s' if len(names) > 1 else ''} {', '.join(names)}"
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

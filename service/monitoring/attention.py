@@ -3,7 +3,7 @@
 This module imports neither Spark nor a client, so that `tidemark status` starts fast.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.monitoring import pages, status
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from service.settings import Metrics
 
 PATH = "/conditions"
+MOST = 5
+"""Alerts of one rule that are shown: each of a thousand topics may have one."""
 
 
 def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
@@ -24,9 +26,19 @@ def asked(metrics: "Metrics", name: str = "") -> dict[str, Any]:
 
 
 def active(document: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """Return the conditions that are not inactive, each with one of its alerts: what fires first, then what is urgent."""
-    rows = [(each, alert) for each in document["conditions"] for alert in each["alerts"]]
+    """Return the conditions that are not inactive, each with one of its alerts: what fires first, then what is urgent.
+
+    The last of the MOST alerts of a condition says how many more there are.
+    """
+    rows = [(each, alert) for each in document["conditions"] for alert in _shown(each["alerts"])]
     return sorted(rows, key=lambda row: (row[1]["state"] != "firing", row[0]["severity"] != "page"))
+
+
+def _shown(alerts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    shown = sorted(alerts, key=lambda alert: alert["state"] != "firing")[:MOST]
+    if (more := len(alerts) - len(shown)) > 0:
+        shown[-1] = {**shown[-1], "summary": f"{shown[-1]['summary']}, and {more} more"}
+    return shown
 
 
 def duration(document: Mapping[str, Any], condition: Mapping[str, Any], alert: Mapping[str, Any]) -> str:

@@ -71,6 +71,16 @@ def test_a_start_names_its_sources_and_its_places(log: ActivityLog, settings: Se
     ]
 
 
+def test_a_start_with_hundreds_of_topics_names_a_few_of_them(caplog: Any) -> None:
+    caplog.set_level("INFO", "service")
+    many = minimal.settings(kafka={"topics": [f"plant-{number}" for number in range(2_000)]})
+    ActivityLog(many).query_starts(7, None, many.views)
+    [line] = messages(caplog)
+    assert "of the topics plant-0, plant-1, " in line
+    assert line.endswith(", plant-9.rejects and 1990 more")
+    assert len(line) < 1_000
+
+
 def test_the_first_batch_is_logged_once(log: ActivityLog, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     now = Clock(monkeypatch)
     log.batch(report(0, 1_200, undecodable=100, no_time=76))

@@ -102,6 +102,19 @@ def test_a_large_lag_many_rejects_and_an_outlet_that_is_behind_need_attention_at
     assert any("The outlet history lacks finals that are 1h 30m 0s old" in line for line in lines)
 
 
+def test_of_an_alert_that_hundreds_of_topics_have_a_few_are_shown_and_the_others_counted(time: Clock) -> None:
+    monitor = Monitor(Metrics(), Status("plant7"))
+    topics = [f"t{number}" for number in range(300)]
+    monitor.metrics.keeps(dict.fromkeys(topics, 86_400_000))
+    monitor.metrics.headrooms({topic: {0: 60.0} for topic in topics})
+    monitor.metrics.unreadable.set(1)
+    document = monitor.conditions.document()
+    assert len(of(document, "TidemarkRetention")["alerts"]) == 300
+    lines = list(attention.lines(document))
+    assert len(lines) == 1 + attention.MOST + 1, "of unreadable records, of topics, and of a query that does not run"
+    assert [line.count(", and 295 more (deploy/runbook.md") for line in lines if "Retention" in line] == [0, 0, 0, 0, 1]
+
+
 def test_a_standby_has_no_conditions_and_says_nothing_of_the_leader(time: Clock) -> None:
     monitor = Monitor(Metrics(), Status("plant7"))
     assert of(monitor.conditions.document(), "TidemarkNotRunning")["state"] == "pending"
