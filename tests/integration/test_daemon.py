@@ -14,7 +14,7 @@ from load.servers.redis import Redis
 from service.daemon import process
 from service.daemon.process import Plan
 from service.errors import CheckpointError, SetupError, SourceRefusedError
-from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
+from tests.integration.daemon import STARTS_S, DaemonWorld, until
 
 pytestmark = pytest.mark.integration
 
@@ -135,12 +135,6 @@ def test_a_topic_that_does_not_exist_ends_it_by_name(world: DaemonWorld) -> None
     with pytest.raises(SourceRefusedError, match=r"^kafka\.topics: nowhere does not exist"):
         process.run(Plan(world.settings()))
     assert world.redis.get(f"{world.topic}:lease") is None
-
-
-def test_a_metrics_port_in_use_ends_it_by_name(world: DaemonWorld, broker_server: Broker) -> None:
-    with Service(world.config, broker_server.port, world.folder / "port.log") as service:
-        assert service.wait() == 10
-    assert f"tidemark: SETUP: metrics.port = {broker_server.port}" in service.log.read_text()
 
 
 @pytest.mark.spark

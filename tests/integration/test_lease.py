@@ -308,12 +308,3 @@ def test_without_redis_acquiring_fails_by_name_and_releasing_does_not(tmp_path: 
     with pytest.raises(SinkError, match=f"Redis at {part.address}/0, the lease"):
         lease.acquire()
     assert lease.release() is False
-
-
-def test_stopping_ends_the_wait(writers: Writers) -> None:
-    writers.lease("a", "30 s").acquire()
-    stop = threading.Event()
-    stop.set()
-    started = time.monotonic()
-    assert writers.lease("b", "30 s").acquire(stop=stop) is None
-    assert time.monotonic() - started < 5
