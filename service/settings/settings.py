@@ -64,7 +64,9 @@ class Service(Section):
     waits with it. Finals and closed sessions are written with every batch. 0: each batch writes all that it changes.
     """
     lease_ms: Annotated[Positive, _LEASE] = Field(default=10_000, alias="lease")
-    """How long the right to write lasts without being renewed: how long a second instance waits after a crash."""
+    """How long the right to write lasts without being renewed, at least 100 ms: how long a second instance waits after a
+    crash.
+    """
     fill_rate: int = Field(default=20_000, gt=0, le=10_000_000)
     """Records of the past a second that are read for views added while the service runs, on average. A larger number
     fills views sooner and takes more from the stream.
