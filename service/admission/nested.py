@@ -17,6 +17,8 @@ such a record.
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from service.admission.arrays import (
     CLOSES,
@@ -45,6 +47,27 @@ _Member = tuple[str, int, int, int]
 """Name, begin, begin of the value, and end."""
 
 
+@dataclass(frozen=True)
+class _Around:
+    """The object around a reading: its `members`, the object around it, and with `key` the reading's name in it.
+
+    The text is made when there is a reading: a large record may hold many arrays without one.
+    """
+
+    members: Sequence[bytes]
+    outer: "_Around | None"
+    key: bytes = b""
+
+    @cached_property
+    def text(self) -> bytes:
+        """The members that each reading gets."""
+        return b'"%b":{%b}%b' % (
+            AROUND.encode(),
+            b",".join([*self.members, self.outer.text] if self.outer else self.members),
+            self.key,
+        )
+
+
 def readings(value: bytes, path: Sequence[str], limit: int, place: str = "input") -> list[bytes] | None:
     """Return the readings at a path of a record; None for a record that is one reading. Raises UnreadableArrayError.
 
@@ -62,7 +85,7 @@ def readings(value: bytes, path: Sequence[str], limit: int, place: str = "input"
         return None
     lacking: list[str] = []
     try:
-        return collected(_at(text, 0, tuple(path), b"", lacking, members), limit, place)
+        return collected(_at(text, 0, tuple(path), None, lacking, members), limit, place)
     except UnreadableArrayError as error:
         if error.reason != EMPTY or not lacking:
             raise
@@ -73,12 +96,12 @@ def _at(
     text: bytes,
     at: int,
     path: tuple[str, ...],
-    around: bytes,
+    around: _Around | None,
     lacking: list[str],
     members: Sequence[_Member] | None = None,
     lists: int = 0,
 ) -> Iterator[bytes]:
-    """Yield the readings at a path of the value that begins at `at`; `around` are the members that each of them gets.
+    """Yield the readings at a path of the value that begins at `at`; each of them gets the members of `around`.
 
     An object on the way may lack the field, where others of an array have it: its name is added to `lacking`.
     `members` are those of the value, if they are found already. `lists` counts the arrays that are directly in one another.
@@ -106,17 +129,18 @@ def _at(
         members = list(_members(text, at)) if members is None else members
         if path[0] == EACH:
             inner = [each for each in members if text[each[2]] in OPENS]
-            outer = _around([text[begin:end] for _, begin, value, end in members if text[value] not in OPENS], around)
+            beside = [text[begin:end] for _, begin, value, end in members if text[value] not in OPENS]
             for name, _, value, _ in inner:
-                inside = b'%b,"%b":%b' % (outer, KEY.encode(), json.dumps(name).encode())
-                yield from _at(text, value, path[1:], inside, lacking)
+                key = b',"%b":%b' % (KEY.encode(), json.dumps(name).encode())
+                yield from _at(text, value, path[1:], _Around(beside, around, key), lacking)
             return
         values = [value for name, _, value, _ in members if name == path[0]]
         if not values:
             lacking.append(path[0])
             return
-        outer = _around([text[begin:end] for name, begin, _, end in members if name != path[0]], around)
-        yield from _at(text, values[-1], path[1:], outer, lacking)  # of a name that occurs twice the last value counts
+        beside = [text[begin:end] for name, begin, _, end in members if name != path[0]]
+        # Of a name that occurs twice the last value counts.
+        yield from _at(text, values[-1], path[1:], _Around(beside, around), lacking)
     else:
         raise UnreadableArrayError(UNDECODABLE, f"has no object with {path[0]!r}, where its readings are")
 
@@ -130,19 +154,15 @@ def _opened(text: bytes, at: int) -> bytes:
     return inner if inner[:1] in {b"{", b"["} and _end(inner, 0) == len(inner) else b""
 
 
-def _around(members: Sequence[bytes], outer: bytes) -> bytes:
-    return b'"%b":{%b}' % (AROUND.encode(), b",".join([*members, outer] if outer else members))
-
-
-def _reading(element: bytes, around: bytes) -> bytes:
-    """Return an element as an object, with the members `around` behind its own."""
+def _reading(element: bytes, around: _Around | None) -> bytes:
+    """Return an element as an object, with the members of `around` behind its own."""
     if element.startswith(b"["):
         parts = [element[begin:end] for begin, end in _elements(element, 0)]
         element = b"{%b}" % b",".join(b'"%d":%b' % pair for pair in enumerate(parts))
     elif not element.startswith(b"{"):
         element = b'{"value":%b}' % element
-    own = element[1:-1].strip(_BLANKS)
-    return b"{%b%b%b}" % (own, b"," if own and around else b"", around)
+    own, more = element[1:-1].strip(_BLANKS), around.text if around else b""
+    return b"{%b%b%b}" % (own, b"," if own and more else b"", more)
 
 
 def _members(text: bytes, at: int) -> Iterator[_Member]:

@@ -25,11 +25,7 @@ def cut(record: Any, path: str, limit: int = LIMIT) -> list[Any] | str | None:
 @pytest.mark.parametrize(
     ("path", "record", "expected"),
     [
-        (
-            "values",
-            {"ts": 1, "values": [{"t": 5}, {"t": 6}]},
-            [{"t": 5, "^": {"ts": 1}}, {"t": 6, "^": {"ts": 1}}],
-        ),
+        ("values", {"ts": 1, "values": [{"t": 5}, {"t": 6}]}, [{"t": 5, "^": {"ts": 1}}, {"t": 6, "^": {"ts": 1}}]),
         ("values", {"values": [{"t": 5}]}, [{"t": 5, "^": {}}]),
         ("values", {"values": [{}, 7, "x", None, [1, 2.5]], "ts": 1}, 5),
         ("values", {"values": {"t": 5}, "ts": 1}, [{"t": 5, "^": {"ts": 1}}]),
@@ -56,11 +52,7 @@ def cut(record: Any, path: str, limit: int = LIMIT) -> list[Any] | str | None:
                 {"t": 7, "^": {"ts": 1}, "^key": 'pump"2'},
             ],
         ),
-        (
-            "devices.*",
-            {"ts": 1, "devices": {"a": {"t": 5}}},
-            [{"t": 5, "^": {"^": {"ts": 1}}, "^key": "a"}],
-        ),
+        ("devices.*", {"ts": 1, "devices": {"a": {"t": 5}}}, [{"t": 5, "^": {"^": {"ts": 1}}, "^key": "a"}]),
         ("values", [{"ts": 1, "values": [{"t": 5}]}, {"ts": 2, "values": [{"t": 6}]}], 2),
         ("values", {"t": 5, "^": {"ts": 1}}, None),
         (
@@ -139,4 +131,16 @@ def test_a_deep_record_takes_no_stack_and_no_long_time(value: bytes) -> None:
     begin = time.process_time()
     with suppress(UnreadableArrayError):
         nested.readings(value, ["values"], LIMIT)
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("path", "arrays"),
+    [("a.b", b'"a":[' + b",".join([b'{"b":[]}'] * 50_000) + b"]"), ("*", b",".join([b'"a":[]'] * 50_000))],
+)
+def test_many_arrays_without_a_reading_take_no_long_time_beside_a_long_field(path: str, arrays: bytes) -> None:
+    value = b'{"note":"' + b"x" * 2_000_000 + b'",' + arrays + b"}"
+    begin = time.process_time()
+    with pytest.raises(UnreadableArrayError, match="has no readings"):
+        nested.readings(value, path.split("."), 8 << 20)
     assert time.process_time() - begin < 5
