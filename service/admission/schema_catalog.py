@@ -39,7 +39,7 @@ of one schema, which the plan decodes once.
 """
 LOOK_UPS = ("found", "missing", "unusable", "failed", "full")
 """Results of a look-up, as metrics count them."""
-REST_MS = 10_000
+REST_S = 10.0
 """The pause between a failed request to the registry and the next one."""
 
 _FULL = "Delete versions that no device uses from the subjects, or files from the folder, and restart"
@@ -70,7 +70,7 @@ class SchemaCatalog:
     _refused: dict[int, int] = field(default_factory=dict)
     _logged: frozenset[int] = frozenset()
     """Refused ids that the log has. A producer that stays wrong is looked up each `schema_retry`, and is no news each time."""
-    _rests_until_ms: int = 0
+    _rests_until_s: float = 0.0
     _batches: int = 0
 
     def open(self, position: Position | None) -> SchemaSet:
@@ -130,7 +130,8 @@ class SchemaCatalog:
     def refused(self, batch: int) -> str:
         """Return the refused ids for the tasks of a batch, as BatchContext.refused."""
         now_ms = clock.now_ms()
-        self._refused = {schema_id: until_ms for schema_id, until_ms in self._refused.items() if until_ms > now_ms}
+        latest_ms = now_ms + self.settings.form.schema_retry_ms  # a later time is of before the clock was set back
+        self._refused = {each: until_ms for each, until_ms in self._refused.items() if now_ms < until_ms <= latest_ms}
         ids = set(self._refused)
         if self._index is not None and batch <= self._index.decided:
             if self._index.all:
@@ -187,22 +188,22 @@ class SchemaCatalog:
                 self._schemas[schema_id] = schema
 
     def _find(self, source: Source, schema_id: int) -> dict[str, Any] | None:
-        if clock.now_ms() < self._rests_until_ms:
+        if clock.monotonic_s() < self._rests_until_s:
             return None
         try:
             schema = source.find(schema_id)
-            known = {*map(_text, self._schemas.values())}
-            if schema is not None and len(known) >= MAX_SCHEMAS and _text(schema) not in known:
-                self.count("full")
-                _log.error("schema id %d: the plan is full, with %d schemas. %s", schema_id, MAX_SCHEMAS, _FULL)
-                return None
             if schema is not None:
+                known = {*map(_text, self._schemas.values())}
+                if len(known) >= MAX_SCHEMAS and _text(schema) not in known:
+                    self.count("full")
+                    _log.error("schema id %d: the plan is full, with %d schemas. %s", schema_id, MAX_SCHEMAS, _FULL)
+                    return None
                 self.check(schema)
                 self._store(source, schema_id, schema)
         except SchemaError as error:
             is_away = isinstance(error, RegistryError)
             if is_away:
-                self._rests_until_ms = clock.now_ms() + REST_MS
+                self._rests_until_s = clock.monotonic_s() + REST_S
                 self.count("failed")
                 _log.warning("schema id %d: %s", schema_id, error)
             else:
@@ -238,7 +239,8 @@ class SchemaCatalog:
             try:
                 self.check(schema)
             except SchemaError as error:
-                raise SchemaError(f"schema id {schema_id} of {source}: {error}") from error
+                what = f"schema id {schema_id} of {source}: {error}"
+                raise SchemaError(what, remedy="Correct it, or remove it if no producer writes with it") from error
             if schema_id not in stored:
                 self._store(source, schema_id, schema)
         return schemas

@@ -65,9 +65,9 @@ class FolderSource:
         """Return every schema that records may have."""
         schemas = {}
         for path in sorted(self._path.glob(f"*.{self._suffix}")):
-            if not path.stem.isdigit() or not 0 <= int(path.stem) < 1 << 31:
+            if (schema_id := _id_of(path)) is None:
                 raise SchemaError(f"{path}: a schema's file name must be its id, such as 1.{self._suffix}")
-            schemas[int(path.stem)] = self._read(path)
+            schemas[schema_id] = self._read(path)
         if not schemas:
             msg = f"{self}: the folder has no schema"
             remedy = f"Put the writers' schemas there as <id>.{self._suffix}, or set input.schemas, or a [registry]"
@@ -86,8 +86,8 @@ class FolderSource:
     def newer(self, known: Iterable[int]) -> list[int]:
         """Return the ids of schemas that are newer than all of these, ascending."""
         newest = max(known, default=-1)
-        names = (path.stem for path in self._path.glob(f"*.{self._suffix}"))
-        return sorted(int(name) for name in names if name.isdigit() and int(name) > newest)
+        ids = map(_id_of, self._path.glob(f"*.{self._suffix}"))
+        return sorted(each for each in ids if each is not None and each > newest)
 
     reader = find
 
@@ -184,7 +184,7 @@ def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaS
     if reader is None:
         ids = ", ".join(map(str, schemas)) or "none"
         msg = f"{form.place}.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
-        raise SchemaError(msg)
+        raise SchemaError(msg, remedy=f"Set {form.place}.reader_schema to one of them, or add the schema there")
     return SchemaSet({**schemas, reader_id: reader}, {} if form.is_json else reader_record(reader, form))
 
 
@@ -201,6 +201,12 @@ def reader_record(schema: Mapping[str, Any], form: Input) -> dict[str, Any]:
 def read_schema(path: Path) -> dict[str, Any]:
     """Return the Avro record of a file. Raises SchemaError."""
     return record(_read_json(path), str(path))
+
+
+def _id_of(path: Path) -> int | None:
+    """Return the schema id that a file is named by, None for another name. A header has 31 bits for an id."""
+    name = path.stem
+    return int(name) if name.isascii() and name.isdigit() and int(name) < 1 << 31 else None
 
 
 def _read_json_schema(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from service import clock, settings
 from service.admission import avro_types, guids, registry
 from service.admission.formats import avro
 from service.admission.questions import COLUMN_VALUES, UndecidedError
-from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, NewSchemaError, SchemaCatalog
+from service.admission.schema_catalog import MAX_REFUSED, MAX_SCHEMAS, REST_S, NewSchemaError, SchemaCatalog
 from service.admission.schema_store import FOLDER, SchemaStore
 from service.admission.unknown_schemas import ALL, IDS_AT_ONCE
 from service.errors import CheckpointError, RegistryError, SchemaError, SettingsError, SetupError
@@ -107,13 +107,16 @@ def test_who_only_looks_learns_nothing_and_writes_nothing(tmp_path: Path) -> Non
     assert files.content == before
 
 
-def test_an_id_that_is_not_found_is_refused_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later_ms", [60_000, -86_400_000], ids=["after the time", "the clock is set back by a day"])
+def test_an_id_that_is_not_found_is_refused_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_ms: int
+) -> None:
     put(tmp_path, 1)
     catalog = opened(make(tmp_path), Files())
     assert catalog.refused(0) == ""
     catalog.look_up([8, 7])
     assert catalog.refused(0) == "7,8"
-    then = clock.now_ms() + 60_000
+    then = clock.now_ms() + later_ms
     monkeypatch.setattr(clock, "now_ms", lambda: then)
     assert catalog.refused(1) == ""
 
@@ -213,9 +216,34 @@ def test_a_schema_that_the_engine_cannot_use_is_refused_and_counted(tmp_path: Pa
     # At the start nobody wants to find out later.
     with pytest.raises(SchemaError, match=r"3\.avsc: must be an Avro record"):
         opened(make(tmp_path), Files())
+    for number in (3, 4):
+        (tmp_path / f"{number}.avsc").unlink()
+    with pytest.raises(SchemaError, match=r"schema id 2 of .*: no\. Correct it, or remove it"):
+        SchemaCatalog(make(tmp_path), SchemaStore(Files()), refuse).open(None)
 
 
-def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_path: Path) -> None:
+def test_a_file_that_is_named_by_no_id_is_not_learned_while_the_query_runs(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    catalog = opened(make(tmp_path), Files())
+    for name in ("202611281200", "²", "new"):
+        (tmp_path / f"{name}.avsc").write_text(json.dumps(schema("R2")))
+    catalog.look_up([7])
+    assert catalog.refused(0) == "7"
+    with pytest.raises(SchemaError, match=r"\.avsc: a schema's file name must be its id, such as 1\.avsc"):
+        opened(make(tmp_path), Files())
+
+
+def test_a_reader_schema_that_is_not_there_is_named_with_the_ids_that_are(tmp_path: Path) -> None:
+    put(tmp_path, 2, 3)
+    with pytest.raises(
+        SchemaError, match=r"reader_schema = 1: .* ids of these topics: 2, 3\. Set input\.reader_schema"
+    ):
+        opened(make(tmp_path), Files())
+
+
+def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files, counted = Files(), list[str]()
     with Registry(user="u", password="p") as running:  # noqa: S106
         given = make(
@@ -240,6 +268,12 @@ def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(tmp_pat
         opened(given, files, Position(2, AT))
     with pytest.raises(RegistryError, match="does not answer"):
         opened(given, Files())
+    # The pause ends in its time, also when the clock is set back.
+    rested_s, earlier_ms = clock.monotonic_s() + REST_S, clock.now_ms() - 86_400_000
+    monkeypatch.setattr(clock, "monotonic_s", lambda: rested_s)
+    monkeypatch.setattr(clock, "now_ms", lambda: earlier_ms)
+    catalog.look_up([6])
+    assert counted == ["found", "failed", "failed"]
 
 
 def test_json_schemas_are_looked_up_stored_and_used_without_the_registry(tmp_path: Path) -> None:
