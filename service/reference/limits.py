@@ -8,6 +8,7 @@ For a null the settings' own limit holds, if there is one. Validation refuses a 
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from service.settings import LARGEST, YEAR_MS, Reference
 from service.units import parse_duration_ms
 
 _EXAMPLES = 5
+_FOREIGN = re.compile(r"[^-+.eE\d\s]", re.ASCII)
+"""A character that no number has. Python reads 1_000, and Spark, which admits by the limit, reads no number (4.1.1)."""
 
 
 def durations_ms(column: Any, otherwise: int) -> NDArray[np.int64]:
@@ -78,7 +81,7 @@ def _duration_ms(text: str) -> int:
 def _number(text: str) -> float:
     """Return the number, NaN for text that is none and for one that no measure may have."""
     try:
-        number = float(text)
+        number = math.nan if _FOREIGN.search(text) else float(text)
     except ValueError:
         return math.nan
     return number if abs(number) <= LARGEST else math.nan
