@@ -46,12 +46,13 @@ class Originals:
     def of_batch(self, micro_batch: MicroBatch) -> tuple[tuple[int, int, int, bool], ...]:
         """Return the originals in a batch, as BatchContext.replaced. Raises SourceError."""
         if self._places is None:
-            # The query reads nothing before its first batch: most originals are there, and each batch looks at all that are kept.
-            self._places = {
-                place: counted
-                for place, counted in originals(marks.read(self.kafka)).items()
-                if place.offset >= at(micro_batch.start, place.topic, place.partition, 0)
-            }
+            self._places = originals(marks.read(self.kafka))
+        # The query reads nothing before this batch again, and each batch looks at all places that are kept.
+        self._places = {
+            place: counted
+            for place, counted in self._places.items()
+            if place.offset >= at(micro_batch.start, place.topic, place.partition, 0)
+        }
         return tuple(self._within(micro_batch))
 
     def _within(self, micro_batch: MicroBatch) -> Iterator[tuple[int, int, int, bool]]:

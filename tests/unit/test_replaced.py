@@ -56,9 +56,7 @@ def test_only_what_was_sent_again_is_an_original() -> None:
     assert two_places.originals({place: Mark(place, "replayed", {"counted": True})}) == {place: True}
 
 
-def test_originals_before_the_first_batch_of_a_query_are_no_work_for_its_batches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_originals_before_a_batch_are_no_work_for_it_and_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     places = [Coordinates("readings", 0, offset) for offset in (5, 10, 12, 20)] + [Coordinates("new", 0, 3)]
     known = {place: Mark(place, "replayed", {}) for place in places}
     monkeypatch.setattr(marks, "read", lambda _kafka: known)
@@ -66,5 +64,6 @@ def test_originals_before_the_first_batch_of_a_query_are_no_work_for_its_batches
     first = MicroBatch(1, 4, 0, {"readings": {0: 10}}, {"readings": {0: 15}})
     later = MicroBatch(1, 5, 0, {"readings": {0: 15}}, {"readings": {0: 30}, "new": {0: 9}})
     assert [offset for _, offset, *_ in query.of_batch(first)] == [10, 12]
-    assert [offset for _, offset, *_ in query.of_batch(later)] == [20, 3]
     assert len(query._places or ()) == 4
+    assert [offset for _, offset, *_ in query.of_batch(later)] == [20, 3]
+    assert len(query._places or ()) == 2
