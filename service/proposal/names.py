@@ -43,24 +43,21 @@ def words(part: str) -> list[str]:
 
 def _singular(word: str) -> str:
     """Remove the s of a plural; other words keep it, or lose it in all their uses."""
-    return (
-        "id"
-        if word == "ids"
-        else word[:-1]
-        if word.endswith("s") and not word.endswith("ss") and len(word) > 3
-        else word
-    )
+    if word == "ids":
+        return "id"
+    return word[:-1] if word.endswith("s") and not word.endswith("ss") and len(word) > 3 else word
 
 
 def is_readable(parts: Sequence[str]) -> bool:
     """Whether settings can name this path: backticks are around a name with a dot or another sign."""
-    return all(part and "`" not in part and part.isprintable() and _is_text(part) for part in parts)
+    return all(part and "`" not in part and part.isprintable() and is_text(part) for part in parts)
 
 
-def _is_text(part: str) -> bool:
+def is_text(part: str) -> bool:
+    """Whether a file can hold a text: JSON can escape half of a surrogate pair."""
     try:
         part.encode()
-    except UnicodeEncodeError:  # JSON can escape half of a surrogate pair
+    except UnicodeEncodeError:
         return False
     return True
 

@@ -13,6 +13,7 @@ from service.proposal.names import (
     PLACE_WORDS,
     VAGUE_WORDS,
     is_readable,
+    is_text,
     measure_name,
     words,
     words_set,
@@ -167,7 +168,7 @@ def of_kinds(columns: Columns, kinds: Column, measures: Sequence[Quantity]) -> l
     generic = next(each for each in measures if field_path.parts(each.path)[-1].lower() in GENERIC)
     values = list(zip(kinds.values, columns.of[generic.path].values, strict=True))
     taken = {each.name for each in measures if each is not generic}
-    for text in sorted({str(each) for each in kinds.present}):
+    for text in sorted(filter(is_text, {str(each) for each in kinds.present})):
         numbers = [_float(each) for name, each in values if name == text and _is_number(each)]
         if numbers:
             name = measure_name([text], taken)

@@ -567,6 +567,15 @@ def test_a_long_record_gets_a_measure_for_each_name_and_the_settings_are_valid()
     assert form.is_long
 
 
+def test_half_of_a_character_names_no_measure() -> None:
+    kinds = ("temperature", "humidity", "\ud800")
+    made = proposal.propose(
+        readings(metric=lambda n: kinds[n % 3], value=lambda n: n % 50 + n % 3, temp=lambda _: None)
+    )
+    assert {each.where for each in made.measures} == {"metric = 'temperature'", "metric = 'humidity'"}
+    parse(settings(made))
+
+
 @pytest.mark.parametrize(
     ("form", "pattern", "is_sure"),
     [
