@@ -45,7 +45,7 @@ class JsonSchema(Json):
 
     def describes(self, schema: Any, path: Sequence[str], form: Input) -> bool:
         """Whether a JSON Schema may have a field; True where it refers to other schemas, which are not read."""
-        if not path or not isinstance(schema, dict) or schema.keys() & _OF_OTHERS:
+        properties = schema.get("properties") if isinstance(schema, dict) else None
+        if not path or not isinstance(properties, dict) or schema.keys() & _OF_OTHERS:
             return True
-        properties = schema.get("properties")
-        return properties is None or (path[0] in properties and self.describes(properties[path[0]], path[1:], form))
+        return path[0] in properties and self.describes(properties[path[0]], path[1:], form)
