@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 from service.admission import avro_types
 
@@ -102,7 +102,7 @@ class AvroRecord:
         if isinstance(writer, list):
             number = self._varint("int")
             if not 0 <= number < len(writer):
-                _refuse(f"the union has no branch {number}")
+                raise DamagedError(f"the union has no branch {number}")
             return self._value(writer[number], reader, path, space, of_reader)
         if reader is not _RAW:
             reader, of_reader = _resolved(reader, of_reader, self._targets)
@@ -118,7 +118,7 @@ class AvroRecord:
     def _of_kind(self, kind: str, writer: Any, reader: Any, path: str, space: str, of_reader: str) -> Any:
         is_raw = reader is _RAW
         if kind == "record" and writer["name"] == avro_types.TOO_DEEP:
-            _refuse(f"more than {avro_types.MAX_LEVELS} records in one another")
+            raise DamagedError(f"more than {avro_types.MAX_LEVELS} records in one another")
         if kind in {"record", "error"}:
             return self._record(writer, reader, path, {})
         if kind in {"array", "map"}:
@@ -144,7 +144,7 @@ class AvroRecord:
         if not 0 <= number < len(symbols):
             if reader is _RAW:  # Avro does not look at the number of a field that it skips
                 return number
-            _refuse(f"the enum has no symbol {number}")
+            raise DamagedError(f"the enum has no symbol {number}")
         symbol = symbols[number]
         if reader is _RAW or symbol in reader["symbols"]:
             return symbol
@@ -192,7 +192,7 @@ class AvroRecord:
         number = 0
         for place in range(_VARINT_BYTES[kind]):
             if self.at >= len(self.data):
-                _refuse("the record ends early")
+                raise DamagedError("the record ends early")
             byte = self.data[self.at]
             self.at += 1
             number |= (byte & 0x7F) << 7 * place
@@ -202,7 +202,7 @@ class AvroRecord:
 
     def _taken(self, size: int) -> bytes:
         if not 0 <= size <= len(self.data) - self.at:
-            _refuse(f"has a length of {size} bytes, and {len(self.data) - self.at} are left")
+            raise DamagedError(f"has a length of {size} bytes, and {len(self.data) - self.at} are left")
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -219,10 +219,6 @@ _PRIMITIVES: Mapping[str, Callable[[AvroRecord], Any]] = {
     "float": lambda record: struct.unpack("<f", record._taken(4))[0],
     "double": lambda record: struct.unpack("<d", record._taken(8))[0],
 }
-
-
-def _refuse(what: str) -> NoReturn:
-    raise DamagedError(what)
 
 
 def avro_kinds(schema: Any) -> str:

@@ -243,8 +243,10 @@ def bounded(schema: Mapping[str, Any]) -> Mapping[str, Any]:
             return node if name is None else walk(parts[name], "", level)
         if not is_definition(node):
             changed = {key: walk(node[key], namespace, level) for key in ("items", "values") if key in node}
-            kind = node["type"]
-            return {**node, **changed} if kind in {"array", "map"} else _typed(node, walk(kind, namespace, level))
+            if node["type"] in {"array", "map"}:
+                return {**node, **changed}
+            inner = walk(node["type"], namespace, level)
+            return {**node, "type": inner} if isinstance(inner, str) else inner
         name = full_name(node, namespace)
         label = name
         if name in endless and level > MAX_LEVELS:
@@ -301,10 +303,6 @@ def _endless(below: Mapping[str, Collection[str]]) -> set[str]:
         left.difference_update(ready)
         sorter.done(*ready)
     return left
-
-
-def _typed(node: Mapping[str, Any], kind: Any) -> Any:
-    return {**node, "type": kind} if isinstance(kind, str) else kind
 
 
 def _named_in(node: Any, namespace: str, parts: Collection[str]) -> Iterable[str]:

@@ -105,14 +105,8 @@ def wrong_types(record: Mapping[str, Any], form: Input) -> Iterator[str]:
 
 def _hint(value: Any, form: Input) -> str:
     """Return the setting that reads a number in a text, or a truth value."""
-    text = (
-        value
-        if isinstance(value, str)
-        else {True: "true", False: "false"}.get(value)
-        if isinstance(value, bool)
-        else None
-    )
-    number = None if text is None else numbers.of_text(text)
+    text = json.dumps(value) if isinstance(value, bool) else value
+    number = numbers.of_text(text) if isinstance(text, str) else None
     return f" ({form.place}.text_numbers = true reads it)" if number is not None and math.isfinite(number) else ""
 
 

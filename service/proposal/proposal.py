@@ -23,12 +23,7 @@ _LONGEST_SHOWN = 60
 _NEXT = 4
 """Other fields that are named where a choice is not sure."""
 _DAY_MS, _LONGEST_AHEAD_MS, _LONGEST_GAP_MS = 86_400_000, 600_000, 43_200_000
-_READABLE = (
-    avro_types.NUMBERS,
-    {"string", "enum"},
-    {"boolean"},
-    avro_types.TIMESTAMPS,
-)
+_READABLE = (avro_types.NUMBERS, {"string", "enum"}, {"boolean"}, avro_types.TIMESTAMPS)
 """Avro types of one field that a setting reads."""
 _LACKED = "numbers that the reader's schema lacks"
 _DURATION = re.compile(r"\d{1,9}(\.\d{1,3})?\s*(ms|s|m|min|h|d)")

@@ -47,7 +47,8 @@ def _sections(made: Proposal, places: Places) -> Iterator[str]:
         _line(each.name, each.path if each.where is None else {"path": each.path, "where": each.where}, _range(each))
         for each in made.measures
     )
-    yield from _registry(places)
+    if places.registry:
+        yield from _section("registry", places.registry)
     yield from _admission(made)
     yield from _reference(made, places)
     if made.gap_ms is not None or made.status_delay_ms is not None:
@@ -81,11 +82,6 @@ def _fields(made: Proposal) -> Iterator[str]:
             yield _line("event_time_unit", made.clock.unit)
     if made.text_numbers:
         yield _line("text_numbers", True, "measures or the time are texts")
-
-
-def _registry(places: Places) -> Iterator[str]:
-    if places.registry:
-        yield from _section("registry", places.registry)
 
 
 def _admission(made: Proposal) -> Iterator[str]:

@@ -29,19 +29,7 @@ from service.errors import SchemaError
 from service.pipeline.command_session import started
 from service.quality import sample
 from service.quality.sample import ADMITTED, AHEAD, DEVICE, OF_DEVICE, REASON
-from service.quality.suite import (
-    LESS_THERE,
-    MOSTLY,
-    Item,
-    down,
-    item,
-    less,
-    pattern,
-    require_place,
-    save,
-    up,
-    wider,
-)
+from service.quality.suite import LESS_THERE, MOSTLY, Item, down, item, less, pattern, require_place, save, up, wider
 from service.reference import lookup, snapshots
 from service.reference.attributes import Attributes
 from service.settings import Settings

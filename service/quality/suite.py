@@ -61,14 +61,13 @@ def write(out: Path, suite: Mapping[str, Any], *, replace: bool) -> None:
     new = out.with_name(f".{out.name}.new")
     try:
         new.write_text(text, encoding="utf-8")
-        try:
-            # A link, unlike a rename, replaces nothing.
-            new.replace(out) if replace else out.hardlink_to(new)
-        finally:
-            new.unlink(missing_ok=True)
+        # A link, unlike a rename, replaces nothing.
+        new.replace(out) if replace else out.hardlink_to(new)
     except OSError as error:
         what = f"{out} cannot be written ({error.strerror})"
         raise SetupError(what, remedy="Name another file with --out") from error
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def shown(suite: Mapping[str, Any]) -> Iterator[str]:

@@ -28,8 +28,9 @@ def test_each_device_has_its_row_and_an_unknown_one_nulls() -> None:
     assert rows.to_pydict() == {"site": ["south", None, None, "north"], "known": [True, False, True, True]}
 
 
-def test_a_reference_of_nothing_knows_nobody() -> None:
+def test_a_reference_of_nothing_knows_nobody_and_no_devices_have_no_rows() -> None:
     assert Index(snapshot()).of(pa.array(["a"])).to_pydict() == {"site": [None], "known": [False]}
+    assert Index(snapshot(a="north")).of(pa.array([], pa.string())).num_rows == 0
 
 
 def test_two_devices_of_one_hash_are_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +58,6 @@ def test_a_stored_snapshot_is_found_by_its_index_and_an_old_file_without_one_too
     with pa.OSFile(str(tmp_path / "old.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=64)
     assert Stored(tmp_path / "old.arrow", ("site",)).of(wanted)["site"].to_pylist() == ["d7", "d999", None]
-
-
-def test_no_devices_have_no_rows() -> None:
-    assert Index(snapshot(a="north")).of(pa.array([], pa.string())).num_rows == 0
 
 
 def test_a_snapshot_is_read_once_and_the_next_one_when_it_serves(tmp_path: Path) -> None:

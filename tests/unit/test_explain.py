@@ -52,10 +52,7 @@ def explained(
             b'{"env":{"temp":true,"hum":[1]}}',
             "env.temp = true: expected a number (input.text_numbers = true reads it); env.hum = [1]: expected a number",
         ),
-        (
-            b'{"env":3}',
-            "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum",
-        ),
+        (b'{"env":3}', "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum"),
         (b'{"sensor":1.5}', "sensor = 1.5: expected text, or a whole number of 64 bits"),
         (rb'{"sensor":"\ud800"}', 'sensor = "\ud800": expected text, or a whole number of 64 bits'),
         (b'{"sensor":"a","env":{"temp":1.5,}}', "is not JSON: Expecting property name enclosed in double quotes"),
@@ -86,12 +83,7 @@ def test_a_value_is_cut_and_stays_one_line_of_text() -> None:
         (b'{"ts":1790000000}', "no_time", "", "ts = 1790000000: expected an ISO 8601"),
         (b'{"ts":"x"}', "no_device", "", "sensor is missing: expected a device id"),
         (b'{"sensor":" "}', "no_device", "", 'sensor = " ": expected a device id'),
-        (
-            b'{"sensor":"a\\u0007"}',
-            "bad_device",
-            "",
-            'sensor = "a\\u0007": character 2 is U+0007, a control character',
-        ),
+        (b'{"sensor":"a\\u0007"}', "bad_device", "", 'sensor = "a\\u0007": character 2 is U+0007, a control character'),
         (b'{"sensor":"' + b"x" * 300 + b'"}', "bad_device", "", f'sensor = "{"x" * 79}... (302 characters): 300 bytes'),
         (b'{"sensor":7}', "unknown_device", "device 7", 'sensor = "7": not in the reference'),
         (
@@ -219,6 +211,16 @@ def test_a_reject_with_a_number_that_json_does_not_have_is_json() -> None:
     assert json.loads(shown, parse_constant=pytest.fail)["decoded"] == {"temp": "NaN", "hum": ["-Infinity"]}
 
 
+def selection_of(folder: Path, form: str) -> rejects.Selection:
+    """All rejects, by settings with records of a format."""
+    (folder / "tidemark.toml").write_text(
+        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
+        f'[input]\nformat = "{form}"\nmeasures = {{ t = "t" }}\n[[views]]\nname = "all"\nwindow = "1 m"\n'
+        '[redis]\nurl = "redis://localhost"\n'
+    )
+    return rejects.Selection(folder / "tidemark.toml")
+
+
 def test_of_many_rejects_those_that_are_listed_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,16 +228,11 @@ def test_of_many_rejects_those_that_are_listed_are_decoded(
         Reject(Coordinates("readings", 0, number), "late", "", NOW_MS + number, 1, 1, None, b'{"device_id": "d1"}', ())
         for number in range(100)
     ]
-    (tmp_path / "json.toml").write_text(
-        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
-        '[input]\nformat = "json"\nmeasures = { t = "t" }\n[[views]]\nname = "all"\nwindow = "1 m"\n'
-        '[redis]\nurl = "redis://localhost"\n'
-    )
     monkeypatch.setattr(rejects.marks, "read", lambda _: {})
     monkeypatch.setattr(rejects.reject_log, "read", lambda *_: found)
     decoded, usual = list[int](), dissect.dissect
     monkeypatch.setattr(dissect, "dissect", lambda *given: decoded.append(1) or usual(*given))
-    selection = rejects.Selection(tmp_path / "json.toml")
+    selection = selection_of(tmp_path, "json")
     for as_json in (True, False):
         decoded.clear()
         assert rejects.list_(selection, 20, as_json=as_json) == 0
@@ -247,16 +244,11 @@ def test_of_many_rejects_those_that_are_listed_are_decoded(
 def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "rows.toml").write_text(
-        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
-        '[input]\nformat = "csv"\nmeasures = { t = "t" }\n[[views]]\nname = "all"\nwindow = "1 m"\n'
-        '[redis]\nurl = "redis://localhost"\n'
-    )
     reject = Reject(Coordinates("readings", 0, 1, 1), "late", "", NOW_MS, 1, 1, None, None, (), omitted_bytes=17)
     monkeypatch.setattr(rejects.marks, "read", lambda _: {})
     monkeypatch.setattr(rejects.reject_log, "read", lambda *_: [reject])
     record = Record(None, b"device_id,t\na,1\nb,2\n", [])
     monkeypatch.setattr(fetch, "records_once", lambda _, rows: [(row, record) for row in rows])
-    assert rejects.show(rejects.Selection(tmp_path / "rows.toml"), as_json=True) == 0
+    assert rejects.show(selection_of(tmp_path, "csv"), as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["decoded"], shown["device"]) == ({"device_id": "b", "t": 2}, "b")

@@ -125,6 +125,7 @@ def test_settings_with_one_input_are_left_as_they_are() -> None:
             "admission.ranges: 'volts' is no measure of [[inputs]]; there are power, temperature",
         ),
         ((CLIMATE, {**POWER, "topics": []}), {}, "inputs.1.topics: needs at least 1 entry, has 0"),
+        ((), {}, "input: is missing and has no default"),
         (
             ({**CLIMATE, "columns": {"x": "t"}},),
             {},
@@ -132,14 +133,10 @@ def test_settings_with_one_input_are_left_as_they_are() -> None:
         ),
     ],
 )
-def test_inputs_that_cross_are_refused_by_name(
+def test_inputs_that_cross_and_none_are_refused_by_name(
     inputs: tuple[Mapping[str, Any], ...], sections: dict[str, Any], problem: str
 ) -> None:
     assert problem in problems(*inputs, **sections)
-
-
-def test_without_an_input_the_missing_section_is_named() -> None:
-    assert "input: is missing and has no default" in problems()
 
 
 def test_paths_of_an_input_are_those_of_the_file(tmp_path: Path) -> None:

@@ -229,22 +229,11 @@ class _Active(HTMLParser):
     """Collects what a browser would run or fetch."""
 
     TAGS = frozenset(
-        (
-            "script",
-            "img",
-            "svg",
-            "iframe",
-            "object",
-            "embed",
-            "form",
-            "input",
-            "details",
-            "meta",
-            "base",
-            "video",
-            "source",
-        )
-    ) | {"marquee", "body"}
+        {
+            *("script", "img", "svg", "iframe", "object", "embed", "form", "input"),
+            *("details", "meta", "base", "video", "source", "marquee", "body"),
+        }
+    )
 
     def __init__(self, page: str) -> None:
         super().__init__()

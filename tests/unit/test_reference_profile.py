@@ -12,6 +12,7 @@ from service.quality.reference_profile import draw
 from service.reference import expectations
 from service.settings import Reference
 from tests import minimal
+from tests.unit.test_expectations import refusal
 
 SITES = ["cork", "leeds", "ghent"]
 
@@ -37,12 +38,6 @@ def drawn(folder: Path, table: pa.Table, **more: Any) -> Reference:
     path = folder / "reference.expectations.json"
     suite.write(path, draw(table, reference(**more)), replace=True)
     return reference(path, **more)
-
-
-def refusal(table: pa.Table, settings: Reference) -> str:
-    with pytest.raises(ReferenceDataError) as caught:
-        expectations.validate(table, settings)
-    return str(caught.value)
 
 
 def test_what_is_drawn_accepts_the_reference_and_its_growth(tmp_path: Path) -> None:

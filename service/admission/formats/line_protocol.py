@@ -76,18 +76,17 @@ def _reading(line: re.Match[str] | str, broker_ms: int | None) -> bytes:
     """Return a line as JSON; one that no decoder reads for what is no line."""
     if isinstance(line, str):
         return b"no line protocol: " + line.encode()
-    match = line
-    fields = [(_plain(key), _value(each)) for key, each in _FIELD.findall(match["fields"])]
+    fields = [(_plain(key), _value(each)) for key, each in _FIELD.findall(line["fields"])]
     if not all(each for _, each in fields):
-        return b"no line protocol: " + match[0].encode()
-    tags = {_plain(key): _plain(each) for key, each in _TAG.findall(match["tags"])}
+        return b"no line protocol: " + line[0].encode()
+    tags = {_plain(key): _plain(each) for key, each in _TAG.findall(line["tags"])}
     members = ",".join(f"{json.dumps(key)}:{each}" for key, each in fields)
     time = str(broker_ms if broker_ms is not None else "null")
-    if match["time"] is not None:
-        whole = int(match["time"][:30])
+    if line["time"] is not None:
+        whole = int(line["time"][:30])
         ms, rest = divmod(whole, 1_000_000)
         time = (f"{ms}.{rest:06}" if ms >= 0 else str(ms)) + f',"time":{whole}'
-    name = _ESCAPE_IN_NAME.sub(r"\1", match["name"])
+    name = _ESCAPE_IN_NAME.sub(r"\1", line["name"])
     head = f'{{"measurement":{json.dumps(name)},"tags":{json.dumps(tags)}'
     return f'{head},"fields":{{{members}}},"timestamp":{time}}}'.encode()
 
