@@ -184,7 +184,8 @@ def with_reader(schemas: Schemas, source: Source, settings: Settings) -> SchemaS
     if reader is None:
         ids = ", ".join(map(str, schemas)) or "none"
         msg = f"{form.place}.reader_schema = {reader_id}: {source} has no such schema; ids of these topics: {ids}"
-        raise SchemaError(msg, remedy=f"Set {form.place}.reader_schema to one of them, or add the schema there")
+        mend = f"Set {form.place}.reader_schema to one of them, or add the schema there"
+        raise SchemaError(msg, remedy=mend if schemas else "Check [registry] url and the subjects")
     return SchemaSet({**schemas, reader_id: reader}, {} if form.is_json else reader_record(reader, form))
 
 

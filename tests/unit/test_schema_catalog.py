@@ -239,6 +239,8 @@ def test_a_reader_schema_that_is_not_there_is_named_with_the_ids_that_are(tmp_pa
         SchemaError, match=r"reader_schema = 1: .* ids of these topics: 2, 3\. Set input\.reader_schema"
     ):
         opened(make(tmp_path), Files())
+    with Registry() as empty, pytest.raises(SchemaError, match=r"none\. Check \[registry\] url and"):
+        opened(make(tmp_path, registry={"url": empty.url}), Files())
 
 
 def test_a_registry_that_is_away_is_left_alone_and_what_is_stored_serves(
