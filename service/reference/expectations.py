@@ -142,7 +142,12 @@ def evaluate(frame: "DataFrame", path: "Path", *, asset: str, remedy: str) -> An
     suite = _suite(gx, path, remedy)
     source = context.data_sources.add_pandas("tidemark").add_dataframe_asset(asset)
     batch = source.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    return batch.validate(suite, result_format={"result_format": "SUMMARY", "partial_unexpected_count": 4 * EXAMPLES})
+    examples = {"result_format": "SUMMARY", "partial_unexpected_count": 4 * EXAMPLES}
+    try:
+        return batch.validate(suite, result_format=examples)
+    except Exception as error:  # of arguments that an expectation takes, and refuses when it is evaluated (1.24.1)
+        what = f"{path}: an expectation cannot be evaluated: {' '.join(str(error).split())}"
+        raise SchemaError(what, remedy="Correct its arguments, or remove it") from error
 
 
 def usable(path: "Path", *, remedy: str) -> int:
@@ -200,7 +205,7 @@ def _suite(gx: ModuleType, path: "Path", remedy: str) -> Any:
     items = document.get("expectations") if isinstance(document, dict) else None
     if not isinstance(items, list):
         raise SchemaError(f'{path}: the expectations file must be an object with a list "expectations"')
-    suite = gx.ExpectationSuite(name=str(document.get("name", path.stem)))
+    suite = gx.ExpectationSuite(name=str(document.get("name") or path.stem))
     problems = []
     for number, item in enumerate(items):
         try:

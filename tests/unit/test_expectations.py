@@ -30,6 +30,15 @@ def expect(kind: str, **kwargs: object) -> dict[str, object]:
     return {"type": f"expect_{kind}", "kwargs": kwargs}
 
 
+HALF = expect(
+    "column_kl_divergence_to_be_less_than",
+    column="type",
+    partition_object={"values": ["pump"], "weights": [0.5]},
+    threshold=0.1,
+)
+"""An expectation whose weights are not 1 in all: Great Expectations raises an error when it is evaluated."""
+
+
 def devices(*ids: str | None, **columns: list[str | None]) -> pa.Table:
     """The demo's reference; a column that is not given has a good value for each device."""
     good = {"type": "pump", "site": "leeds", "model": "PX-40", "installed": "2025-03-01"}
@@ -79,8 +88,11 @@ def test_a_key_that_is_there_twice_is_refused_whatever_the_suite_says(tmp_path: 
     assert "d5" not in text
 
 
-def test_an_empty_suite_refuses_nothing(tmp_path: Path) -> None:
-    expectations.validate(devices("a", type=["anything at all"]), reference(written(tmp_path)))
+def test_an_empty_suite_refuses_nothing_whatever_its_name(tmp_path: Path) -> None:
+    suite = written(tmp_path)
+    for name in ("test", ""):
+        suite.write_text(json.dumps({"name": name, "expectations": []}))
+        expectations.validate(devices("a", type=["anything at all"]), reference(suite))
 
 
 def test_the_suite_speaks_the_query_s_column_names(tmp_path: Path) -> None:
@@ -130,7 +142,12 @@ def test_an_unknown_expectation_does_not_hold(tmp_path: Path, item: object, name
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [(None, "cannot be read (No such file"), ("{", "is not JSON"), ("[]", 'a list "expectations"')],
+    [
+        (None, "cannot be read (No such file"),
+        ("{", "is not JSON"),
+        ("[]", 'a list "expectations"'),
+        (json.dumps({"expectations": [HALF]}), "an expectation cannot be evaluated: Invalid partition_object"),
+    ],
 )
 def test_a_suite_that_is_no_suite_is_named(tmp_path: Path, text: str | None, named: str) -> None:
     path = tmp_path / "suite.json"
