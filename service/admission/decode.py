@@ -101,7 +101,7 @@ class Decoder:
         return each.in_document and self._settings.key_schema is None
 
     def _has_kind(self, path: str, kinds: Sequence[str]) -> Column:
-        return F.coalesce(F.schema_of_variant(self._field(path)).isin(*kinds), F.lit(True))
+        return F.coalesce(self._kind(path).isin(*kinds), F.lit(True))
 
     def _is_text(self, path: str) -> Column:
         """Whether the text of a source is missing or valid; never null."""

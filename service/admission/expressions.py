@@ -69,13 +69,18 @@ def _fault(spark: SparkSession, measure: Measure) -> str:
     parsed = measure.parsed
     if others := [name for name in parsed.functions if name not in FUNCTIONS]:
         return f"the function {others[0]} is not allowed"
-    numbers = {path: number for number, path in enumerate(parsed.fields)}
-    frame = spark.range(0).select(*(F.lit(0.0).alias(f"f{number}") for number in numbers.values()))
+    names = {path: f"f{number}" for number, path in enumerate(parsed.fields)}
+    frame = spark.range(0).select(*(F.lit(0.0).alias(name) for name in names.values()))
     try:
-        kind = frame.select(F.expr(parsed.sql(lambda path: f"f{numbers[path]}"))).schema[0].dataType
+        kind = frame.select(F.expr(parsed.sql(names.__getitem__))).schema[0].dataType
     except PySparkException as error:
-        line = next((each.strip() for each in str(error).splitlines() if each.strip()), type(error).__name__)
-        return line.partition(" SQLSTATE")[0].rstrip(".")
+        return first_line(error)
     except Py4JError:
         return "Spark's parser cannot read it; it may be nested too deeply"
     return "" if isinstance(kind, t.DoubleType | t.BooleanType) else f"is {kind.simpleString()}, not a number"
+
+
+def first_line(error: PySparkException) -> str:
+    """Return what is wrong with SQL, in Spark's words."""
+    line = next((each.strip() for each in str(error).splitlines() if each.strip()), type(error).__name__)
+    return line.partition(" SQLSTATE")[0].rstrip(".")

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from service.admission.expressions import first_line
 from service.errors import SettingsError
 from service.reference.attributes import DEVICE
 from service.settings import Settings
@@ -82,7 +83,7 @@ def add(frame: DataFrame, predicates: Mapping[str, str], values: Mapping[str, Co
         try:
             kind = named.select(F.expr(where)).schema[0].dataType
         except PySparkException as error:
-            raise _refused(place, where, _first_line(error)) from error
+            raise _refused(place, where, first_line(error)) from error
         if not isinstance(kind, t.BooleanType):
             raise _refused(place, where, f"is {kind.simpleString()}, not true or false")
         met.append(F.coalesce(F.expr(where), F.lit(False)).alias(place))
@@ -94,7 +95,7 @@ def _names(spark: SparkSession, place: str, where: str, settings: Settings) -> I
     try:
         parsed = jvm.session(spark).sessionState().sqlParser().parseExpression(where)
     except PySparkException as error:
-        raise _refused(place, where, _first_line(error)) from error
+        raise _refused(place, where, first_line(error)) from error
     except Py4JError as error:
         # The parser's stack overflows at some thousand nested parentheses (Spark 4.1.1).
         raise _refused(place, where, "Spark's parser cannot read it; it may be nested too deeply") from error
@@ -143,11 +144,6 @@ def _fault_of_pattern(like: Any) -> str:
     if plain.count("%") > _WILDCARDS:
         return f"the pattern {text!r} has more than {_WILDCARDS} %; use contains(), startswith() and endswith()"
     return ""
-
-
-def _first_line(error: PySparkException) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return line.partition(" SQLSTATE")[0].rstrip(".")
 
 
 def _refused(place: str, where: str, why: str) -> SettingsError:

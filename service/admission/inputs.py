@@ -125,7 +125,9 @@ def _decoded(records: DataFrame, settings: Settings, schemas: SchemaSets) -> tup
         ],
     )
     for each, name in zip(decoders, names, strict=True):
-        each.record_type = _struct(decoded.schema[name].dataType)
+        kind = decoded.schema[name].dataType
+        assert isinstance(kind, t.StructType)  # noqa: S101
+        each.record_type = kind
     return decoded, decoders
 
 
@@ -157,8 +159,3 @@ def _number(settings: Settings) -> Column:
         number = F.when(matches, n) if number is None else number.when(matches, n)
     assert number is not None  # noqa: S101
     return number
-
-
-def _struct(kind: t.DataType) -> t.StructType:
-    assert isinstance(kind, t.StructType)  # noqa: S101
-    return kind

@@ -152,6 +152,7 @@ def admit(
     fields = [name for name in REJECT_TYPE.fieldNames() if name != "index" or settings.has_arrays]
     reject = F.struct(*[values.get(name, F.col(name)).alias(name) for name in fields])
     bucket = bucket_of("device", settings.buckets)
+    filtered_views = [view.name for view in settings.views if view.where is not None]
     return decided.select(
         F.when(kept | has_place, bucket).alias("bucket"),
         F.when(kept, F.col("device")).alias("device"),
@@ -162,7 +163,7 @@ def admit(
         (_size("key") + _size("value")).alias(SIZE),
         *[F.when(kept, F.col(_measure(name))).alias(name) for name in measures],
         *[F.when(kept, F.col(_column(name))).alias(name) for name in columns],
-        *[F.when(kept, F.col(f"`{key}`")).alias(MEETS + name) for name, key in _view_filters(settings).items()],
+        *[F.when(kept, F.col(f"`views.{name}.where`")).alias(MEETS + name) for name in filtered_views],
         *[F.when(admitted, second).alias(SECOND) for second in _second(settings)],
         F.when(is_reject, F.to_json(reject)).alias("reject"),
         *([F.col(expansion.INDEX)] if settings.has_arrays else []),
@@ -234,23 +235,6 @@ def _meets(form: Input) -> Column:
 
 def _is_tombstone(form: Input) -> Column:
     return F.col("value").isNull() if form.tombstones == "ignore" else F.lit(False)
-
-
-def _ignores_others(form: Input) -> Column:
-    return F.lit(form.others == "ignore")
-
-
-def _no_device(form: Input) -> Column:
-    return F.lit(f"{form.device_text}: missing or blank")
-
-
-def _no_time(form: Input) -> Column:
-    return F.lit(f"{form.event_time}: missing, or not a time ({form.time_form})")
-
-
-def _view_filters(settings: Settings) -> dict[str, str]:
-    """Return the column of a frame for each view with a filter."""
-    return {view.name: f"views.{view.name}.where" for view in settings.views if view.where is not None}
 
 
 def _size(name: str) -> Column:
@@ -331,7 +315,9 @@ def _reason(settings: Settings, ranges: dict[str, _Range], is_unknown: Column, *
     if settings.has_arrays:
         readable = begin.when(fault.isNotNull(), fault).when(is_large, "oversized")
     if not asks and any(form.others == "ignore" for form in settings.forms):
-        is_other = (F.col("framing") == "unknown_schema") & inputs.of_each(settings, _ignores_others)
+        is_other = (F.col("framing") == "unknown_schema") & inputs.of_each(
+            settings, lambda form: F.lit(form.others == "ignore")
+        )
         readable = readable.when(is_other, FILTERED)
     readable = readable.when(F.col("framing").isNotNull(), F.col("framing")).when(~F.col("decoded"), "undecodable")
     # Before all checks of the content: records of another kind may have neither device nor time.
@@ -358,6 +344,12 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
     """
     admission = settings.admission
 
+    def no_device(form: Input) -> Column:
+        return F.lit(f"{form.device_text}: missing or blank")
+
+    def no_time(form: Input) -> Column:
+        return F.lit(f"{form.event_time}: missing, or not a time ({form.time_form})")
+
     def first(named: dict[str, Column]) -> Column:
         parts = [F.when(condition, F.concat(F.lit(f"{m} = "), F.col(_measure(m)))) for m, condition in named.items()]
         return F.coalesce(*parts, F.lit(None).cast("string"))
@@ -373,8 +365,8 @@ def _detail(settings: Settings, ranges: dict[str, _Range]) -> Column:
         F.when(is_large, limit)
         .when(reason == "unknown_schema", F.concat(F.lit("schema id 0x"), _schema_id(settings)))
         .when(reason == "undecodable", F.concat(_size("value"), F.lit(" bytes")))
-        .when(reason == "no_device", inputs.of_each(settings, _no_device))
-        .when(reason == "no_time", inputs.of_each(settings, _no_time))
+        .when(reason == "no_device", inputs.of_each(settings, no_device))
+        .when(reason == "no_time", inputs.of_each(settings, no_time))
         .when(reason == "bad_device", device_ids.fault(F.col("device")))
         .when(reason == "unknown_device", F.concat(F.lit("device "), F.col("device")))
         .when(reason == "not_finite", first({m: _not_finite(m) for m in settings.measures}))

@@ -63,11 +63,7 @@ def headers(reject: Mapping[str, Any], micro_batch: MicroBatch) -> Headers:
     if reject.get("event_ms") is None:
         return [*zip(_NAMES, values, strict=True), *more]
     times = zip(_TIMES, (reject["event_ms"], reject.get("watermark_ms")), strict=True)
-    return [
-        *[(name, b"%d" % ms) for name, ms in times if ms is not None],
-        *zip(_NAMES, values, strict=True),
-        *more,
-    ]
+    return [*[(name, b"%d" % ms) for name, ms in times if ms is not None], *zip(_NAMES, values, strict=True), *more]
 
 
 def of_reading(record: Record, index: int, form: Input = ARRAY, broker_ms: int | None = None) -> Record | None:
@@ -262,15 +258,10 @@ def copy(
     """
     with sender(settings) as producer, closing(fetch.records(settings, rejects)) as pairs:
         for reject, record in pairs:
-            index = reject.get("index")
-            if record is not None and index is not None:
-                producer.send(
-                    reject,
-                    of_reading(record, index, inputs.get(reject["topic"], ARRAY), reject["broker_ms"]),
-                    micro_batch,
-                )
-            else:
-                producer.send(reject, record, micro_batch)
+            sent = record
+            if record is not None and (index := reject.get("index")) is not None:
+                sent = of_reading(record, index, inputs.get(reject["topic"], ARRAY), reject["broker_ms"])
+            producer.send(reject, sent, micro_batch)
 
 
 def flush(settings: Kafka, micro_batch: MicroBatch) -> None:

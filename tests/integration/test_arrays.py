@@ -43,10 +43,7 @@ class Gateways(World):
 
 
 @pytest.fixture
-def world(
-    parts: Parts,
-    request: pytest.FixtureRequest,
-) -> Gateways:
+def world(parts: Parts, request: pytest.FixtureRequest) -> Gateways:
     admission = getattr(request, "param", {"max_delay": "20 s", "max_ahead": "5 s"})
     return Gateways(*parts, input=INPUT, views=VIEWS, admission=admission)
 
@@ -96,10 +93,7 @@ def test_readings_of_arrays_are_values_rejects_and_corrections_each_with_its_pla
 )
 def test_a_rejected_reading_is_replayed_alone_and_once(world: Gateways, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = reading("a", 0, 20.0, NOW_MS), reading("a", 1, "hot", NOW_MS)
-    world.term(
-        record(good, bad, good, base_ms=NOW_MS),
-        record(reading("b", 0, 1.0, NOW_MS), good, base_ms=NOW_MS),
-    )
+    world.term(record(good, bad, good, base_ms=NOW_MS), record(reading("b", 0, 1.0, NOW_MS), good, base_ms=NOW_MS))
     rejects = world.rejects()
     assert {place: each.reason for place, each in rejects.items()} == {
         (0, 0, 1): "undecodable",

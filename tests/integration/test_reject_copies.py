@@ -308,20 +308,8 @@ def _send_raw(world: World, name: bytes) -> None:
     headers = pointer(library.rd_kafka_headers_new(size(1)))
     library.rd_kafka_header_add(headers, name, size(len(name)), b"x", size(1))
     # Topic, partition, value (copied, flag 2) and headers, each behind its number in rd_kafka_vtype_t; 0 ends them.
-    arguments = [
-        1,
-        ctypes.c_char_p(world.topic.encode()),
-        3,
-        0,
-        4,
-        ctypes.c_char_p(b"value"),
-        size(5),
-        7,
-        2,
-        10,
-        headers,
-        0,
-    ]
+    topic, value = ctypes.c_char_p(world.topic.encode()), ctypes.c_char_p(b"value")
+    arguments = [*(1, topic), *(3, 0), *(4, value, size(5)), *(7, 2), *(10, headers), 0]
     assert library.rd_kafka_producev(producer, *arguments) == 0
     assert library.rd_kafka_flush(producer, 20_000) == 0
     library.rd_kafka_destroy(producer)

@@ -164,10 +164,7 @@ def test_readings_count_once_through_restarts_and_records_are_accounted_for(spar
                 Record(b"[]", BASE_MS, offset=3),
             ),
             Expect(
-                windows={
-                    ("device", "temperature", "a", 0): (2, 21.25),
-                    ("device", "temperature", "b", 0): (2, 20.5),
-                }
+                windows={("device", "temperature", "a", 0): (2, 21.25), ("device", "temperature", "b", 0): (2, 20.5)}
             ),
             Check(check),
         ],
@@ -191,10 +188,7 @@ def test_a_copy_in_the_same_array_or_in_a_later_one_has_the_index_of_the_first(s
         [
             Add(Record(array(GOOD, GOOD, text(seconds=5)), BASE_MS, offset=0)),
             Restart(),
-            Add(
-                Record(array(text(seconds=5), text(seconds=4)), BASE_MS, offset=1),
-                Record(GOOD, BASE_MS, offset=2),
-            ),
+            Add(Record(array(text(seconds=5), text(seconds=4)), BASE_MS, offset=1), Record(GOOD, BASE_MS, offset=2)),
             Check(check),
         ],
     )

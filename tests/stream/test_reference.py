@@ -10,10 +10,7 @@ from tests.stream.script import Add, Expect, Restart, Swap, run
 
 pytestmark = pytest.mark.spark
 
-SITES = [
-    {"name": "site", "by": ["site"], "window": "1 m"},
-    {"name": "device", "by": ["device"], "window": "1 m"},
-]
+SITES = [{"name": "site", "by": ["site"], "window": "1 m"}, {"name": "device", "by": ["device"], "window": "1 m"}]
 SOURCE = {"url": "jdbc:sqlite:unused", "query": "unused"}
 
 
