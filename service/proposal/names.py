@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Sequence
 
+from service.admission.nested import EACH
 from service.settings import RESERVED_MEASURES
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_A-Za-z]+")
@@ -49,8 +50,8 @@ def _singular(word: str) -> str:
 
 
 def is_readable(parts: Sequence[str]) -> bool:
-    """Whether settings can name this path: backticks are around a name with a dot or another sign."""
-    return all(part and "`" not in part and part.isprintable() and is_text(part) for part in parts)
+    """Whether settings can name this path: backticks are around a name with a dot or another sign; `*` is every member."""
+    return all(part not in {"", EACH} and "`" not in part and part.isprintable() and is_text(part) for part in parts)
 
 
 def is_text(part: str) -> bool:

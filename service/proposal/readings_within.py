@@ -25,7 +25,8 @@ def path_of(value: bytes) -> str | None:
         return None
     if not isinstance(record, dict):
         return None
-    names = next((each for each in _paths(record, ()) if is_readable(each) and field_path.AROUND not in each), None)
+    paths = (each for each in _paths(record, ()) if field_path.AROUND not in each)
+    names = next((each for each in paths if is_readable([name for name in each if name != EACH])), None)
     return None if names is None else field_path.spelled(names)
 
 

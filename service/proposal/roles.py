@@ -263,7 +263,7 @@ def _no_measure(column: Column, columns: Columns) -> str | None:
     if not column.kinds[NUMBER] and not _is_numeric_text(column):
         return ""
     if not is_readable(column.parts):
-        return "settings cannot name it: a backtick or an invisible character in the name"
+        return "settings cannot name it: a backtick or an invisible character in the name, or * alone"
     return _rejected(column, columns) or _no_quantity(column)
 
 

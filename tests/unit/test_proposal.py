@@ -198,7 +198,7 @@ def test_a_few_broken_values_are_counted_and_leave_the_measure_and_the_time() ->
 
 def test_names_that_settings_cannot_have_are_made_or_left_out() -> None:
     fields = {"a.b": 1, "a`b": 2, "": 3, "x\ny": 4, "\ud800": 5, "Température °C": 6, "9x": 7, "status": 8, "TEMP": 9}
-    made = proposal.propose(readings(**fields, env={"value": 1, "temp": 2, "status": 3}))
+    made = proposal.propose(readings(**fields, **{"*": 10}, env={"value": 1, "temp": 2, "status": 3}))
     names = {each.path: each.name for each in made.measures}
     assert names == {
         "temp": "temp",
