@@ -78,9 +78,18 @@ def backfill(
         backfill.backfill(loaded, asked, view or (), say, watch, source=given, rate=rate, dry=dry_run)
 
 
+def _utf8(text: str) -> str:
+    """Return a text as it is. Raises BadParameter if its bytes were not UTF-8: Python has surrogates in their place."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter(f"{text!r} is not UTF-8: see the encoding of the terminal or the file") from error
+    return text
+
+
 def _attributes(chosen: list[str] | None) -> list[str]:
     for each in chosen or ():
-        if "=" not in each:
+        if "=" not in _utf8(each):
             raise typer.BadParameter(f"{each!r} is not COLUMN=VALUE")
     return chosen or []
 
@@ -116,8 +125,8 @@ def devices(
     if skewed:
         if status or where or prefix or after:
             raise typer.BadParameter("--skewed lists all of them, without --status, --where, --prefix and --after")
-        listed = devices.skewed(settings.load(config).redis)[:limit]
-        for line in [document(listed)] if json else devices.skewed_table(listed):
+        listed = devices.skewed(settings.load(config).redis)
+        for line in [document(listed[:limit])] if json else devices.skewed_table(listed, limit):
             say(line)
         return
     loaded = settings.load(config)
@@ -163,6 +172,6 @@ def sql(
 
     if json and csv:
         raise typer.BadParameter("--json and --csv are two forms: give one")
-    text = sys.stdin.read() if question == "-" else question
+    text = _utf8(os.fsdecode(sys.stdin.buffer.read()) if question == "-" else question)
     sql = extra.command("sql")
     sql.show(sql.ask(settings.load(config), text), "json" if json else "csv" if csv else "table")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from service import clock
 from service.errors import SettingsError, SinkError
@@ -22,6 +22,7 @@ from service.publication import meta
 from service.redis import client as redis_client
 from service.redis import link
 from service.redis.keys import shards
+from service.redis.link import Budget, Place
 from service.settings import Redis, Settings
 from service.units import format_time, rough_duration
 
@@ -47,7 +48,12 @@ class Filter:
     prefix: bytes = b""
 
     def require(self, settings: Settings) -> None:
-        """Raise SettingsError for a column that device hashes do not have."""
+        """Raise SettingsError for a column that device hashes do not have, and for a list that the service does not keep."""
+        if self.status == NEVER and not (settings.reference is not None and settings.reference.list_never):
+            what = "--status never needs the list of the devices that never sent, and the service keeps none"
+            raise SettingsError(
+                what, remedy="Set list_never = true in [reference] (docs/data-engineer.md#devices-that-never-came)"
+            )
         if not self.columns:
             return
         if settings.reference is None:
@@ -88,7 +94,8 @@ class AsOf:
 
 @dataclass(frozen=True)
 class Page:
-    """`devices` in the order of their ids; `total` is of all ids with the prefix. `has_more`: further devices follow these.
+    """`devices` in the order of their ids; `total` is of all ids with the prefix, for the status `never` of those in its list.
+    `has_more`: further devices follow these.
 
     `as_of` is None where Redis has no progress.
     """
@@ -96,7 +103,7 @@ class Page:
     devices: Sequence[Mapping[str, Any]]
     total: int
     has_more: bool
-    prefix: bytes = b""
+    chosen: Filter = Filter()
     as_of: AsOf | None = None
 
 
@@ -125,7 +132,7 @@ def page(settings: Settings, chosen: Filter, after: bytes, limit: int | None, wa
             _require_columns(unseen, store, [(each, shards_of[each]) for each in ids[:AT_ONCE]])
         as_of = store.as_of()
     shown = devices if limit is None else devices[:limit]
-    return Page(shown, len(ids), len(devices) > len(shown), chosen.prefix, as_of)
+    return Page(shown, len(ids), len(devices) > len(shown), chosen, as_of)
 
 
 def _require_columns(unseen: Collection[str], store: "_Store", sample: Sequence[tuple[bytes, int]]) -> None:
@@ -178,6 +185,8 @@ class _Store:
     ) -> None:
         for each in self._opened:
             each.close()
+        if isinstance(error, ResponseError):  # it answers, and will not: its ACL, or a key of another type
+            Budget(0, Place(redis_client.address(self._settings), "the devices")).failed(error)
         if isinstance(error, RedisError):
             what = f"Redis at {redis_client.address(self._settings)} does not answer: {error}"
             raise SinkError(what, remedy="Check that it runs and can be reached from here") from error
@@ -267,20 +276,24 @@ def table(page: Page, columns: Sequence[str]) -> Iterator[str]:
     yield f"{len(page.devices):,} of {counted(page.total, 'device')}"
     if page.as_of is not None:
         yield str(page.as_of)
-    if not page.total and page.prefix:
-        yield f"No id begins with {printable(_text(page.prefix))!r}; without --prefix all devices are listed"
+    prefix = page.chosen.prefix
+    if not page.total and prefix:
+        yield f"No id begins with {printable(_text(prefix))!r}; without --prefix all devices are listed"
+    elif not page.total and page.chosen.status == NEVER:
+        yield "The service lists no device of the reference that has never sent a reading"
     elif not page.total:
         yield "Redis has no device here: see `tidemark status`, and redis.prefix and redis.url in the settings"
     if page.has_more:
         yield f"more: --after {shlex.quote(page.devices[-1]['device'])}"
 
 
-def skewed_table(devices: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Lines for people."""
-    yield f"{len(devices)} {'device sends' if len(devices) == 1 else 'devices send'} readings from the future"
+def skewed_table(devices: Sequence[Mapping[str, Any]], most: int | None = None) -> Iterator[str]:
+    """Lines for people: how many there are, and the first `most` of them."""
+    shown = f", the first {most:,} are listed" if most is not None and len(devices) > most else ""
+    yield f"{len(devices):,} {'device sends' if len(devices) == 1 else 'devices send'} readings from the future{shown}"
     if devices:
         yield f"{'early':>9}  {'ahead by':>12}  {'last early (ms)':>15}  device"
-    for each in devices:
+    for each in devices[:most]:
         # All are None where the hash has expired, or somebody has removed it.
         early, at_ms = ("-" if each[name] is None else each[name] for name in ("early", "early.at"))
         ahead = "-" if each["early.ahead"] is None else f"{each['early.ahead'] / 1000:.1f} s"

@@ -11,7 +11,7 @@ import pytest
 from load.servers.redis import Redis
 from load.testbed import to_toml
 from service.cli import main
-from service.errors import SettingsError, SinkError
+from service.errors import SettingsError, SinkError, SinkRefusedError
 from service.units import format_time
 
 pytestmark = pytest.mark.integration
@@ -155,6 +155,13 @@ def test_a_prefix_that_no_id_has_is_no_fault_of_redis(run: Run, fleet: Fleet) ->
         "0 of 0 devices",
         "No id begins with 'plump'; without --prefix all devices are listed",
     ]
+    assert "Set list_never = true in [reference]" in run("--status", "never", status=SettingsError.status)
+    fleet.document["reference"]["list_never"] = True
+    fleet.write_settings()
+    assert run("--status", "never").splitlines() == [
+        "0 of 0 devices",
+        "The service lists no device of the reference that has never sent a reading",
+    ]
     fleet.document["redis"]["prefix"] = "another"
     fleet.write_settings()
     assert run().splitlines()[1].startswith("Redis has no device here: see `tidemark status`")
@@ -192,9 +199,16 @@ def test_what_cannot_be_asked_is_named(run: Run, fleet: Fleet, capsys: pytest.Ca
     del fleet.document["reference"]
     fleet.write_settings()
     assert "there is no [reference] in the settings" in run("--where", "site=x", status=SettingsError.status)
-    fleet.document["redis"]["url"] = "redis://127.0.0.1:1"
+    fleet.client.acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-scan"])
+    url, fleet.document["redis"]["url"] = fleet.document["redis"]["url"], "redis://127.0.0.1:1"
     fleet.write_settings()
-    assert "Redis at 127.0.0.1:1" in run(status=SinkError.status)
+    assert "Redis at 127.0.0.1:1/0 does not answer" in run(status=SinkError.status)
+    fleet.document["redis"]["url"] = url.replace("://", "://reader:x@")
+    fleet.write_settings()
+    message = run(status=SinkRefusedError.status)
+    assert "NOPERM" in message
+    assert "Check redis.url's user, redis.password_file and Redis's ACL" in message
+    fleet.client.acl_deluser("reader")
 
 
 def test_shards_on_one_redis_are_walked_over_once(run: Run, fleet: Fleet) -> None:

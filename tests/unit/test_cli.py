@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from load.servers.server_process import free_port
 from service import settings
 from service.cli import main
 from service.cli.output import report
@@ -118,6 +117,8 @@ def test_a_marked_device_without_a_hash_is_listed() -> None:
     lines = list(devices.skewed_table([there, gone]))
     assert [line.split() for line in lines[2:]] == [["7", "61.5", "s", "1790000000000", "b"], ["-", "-", "-", "a"]]
     assert next(devices.skewed_table([gone])) == "1 device sends readings from the future"
+    first = next(devices.skewed_table([there] * 60, 50))
+    assert first == "60 devices send readings from the future, the first 50 are listed"
 
 
 def test_wrong_settings_end_with_2_and_name_every_problem_without_a_traceback(tmp_path: Path) -> None:
@@ -175,13 +176,6 @@ def test_archives_are_dropped_from_the_import_path() -> None:
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
-
-
-def test_status_without_a_service_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "tidemark.toml"
-    path.write_text(f'{GOOD}[metrics]\naddress = "0.0.0.0"\nport = {free_port()}\n')
-    assert main(["status", "--config", str(path)]) == 1
-    assert capsys.readouterr().err.startswith("tidemark: no service answers at 127.0.0.1:")
 
 
 def test_dashboard_takes_settings_and_further_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

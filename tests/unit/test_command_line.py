@@ -92,6 +92,8 @@ def test_without_config_the_environment_names_the_settings_then_the_working_dire
         (("rejects", "replay", "--rate", "0"), "--rate"),
         (("profile", "--readings", "none"), "--readings"),
         (("checkpoint", "mend"), "mend"),
+        (("devices", "--where", "site=\udcfc"), "is not UTF-8"),
+        (("sql", "select '\udcfc'"), "is not UTF-8"),
     ],
 )
 def test_a_wrong_option_ends_with_2_and_is_named(
