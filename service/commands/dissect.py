@@ -8,7 +8,7 @@ The service decodes in Spark (service/admission/decode.py). `reading` returns th
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
@@ -21,6 +21,7 @@ from service.admission.formats.format import Dissected, Schemas, Span
 from service.admission.formats.framings import HEADER_BYTES, Headers
 from service.admission.schema_sources import FolderSource, load_set
 from service.commands.metadata import Metadata
+from service.errors import SchemaError
 from service.settings import Input, Measure, Settings, field_path, source, time_pattern
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,6 +32,10 @@ _ISO = re.compile(decode.ISO_TIME.replace(r"\z", r"\Z"), re.ASCII)
 _ISO_WITH_ZONE = re.compile(decode.ISO_TIME_WITH_ZONE.replace(r"\z", r"\Z"), re.ASCII)
 _FAR_MS = 9_000_000_000_000_000
 """The largest event time, as in service/admission/decode.py."""
+
+
+UNREAD = Dissected({}, {}, stop=0, why="the schemas of its input cannot be read")
+"""Of a record whose input lacks its schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +51,32 @@ class Reading:
 class Dissector:
     """Dissects records of all topics, each by its topic's input. The schemas of an input are read once, when they are needed."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._schemas: dict[str, Schemas] = {}
+    def __init__(self, settings: Settings, lacking: Callable[[SchemaError], object] | None = None) -> None:
+        """Where the schemas of an input cannot be read, `lacking` gets the error once, and its records are UNREAD."""
+        self._settings, self._lacking = settings, lacking
+        self._schemas: dict[str, Schemas | None] = {}
 
     def __call__(self, topic: str, value: bytes | None, headers: Headers = ()) -> Dissected:
-        """Decode as much as possible of a value. Raises SchemaError."""
-        return dissect(value, self._settings.form_of(topic), self._writers(topic), headers)
+        """Decode as much as possible of a value. Raises SchemaError without `lacking`."""
+        schemas = self._writers(topic)
+        return UNREAD if schemas is None else dissect(value, self._settings.form_of(topic), schemas, headers)
 
     def device(self, dissected: Dissected, metadata: Metadata) -> str | None:
         return device(dissected, metadata, self._settings.form_of(metadata.topic))
 
     def encode(self, topic: str, value: bytes, record: Mapping[str, Any], headers: Headers = ()) -> bytes:
-        return encode(value, record, self._settings.form_of(topic), self._writers(topic), headers)
+        return encode(value, record, self._settings.form_of(topic), self._writers(topic) or {}, headers)
 
-    def _writers(self, topic: str) -> Schemas:
+    def _writers(self, topic: str) -> Schemas | None:
         form = self._settings.form_of(topic)
         if form.place not in self._schemas:
-            self._schemas[form.place] = writers(form, self._settings.of_topic(topic))
+            try:
+                self._schemas[form.place] = writers(form, self._settings.of_topic(topic))
+            except SchemaError as error:
+                if self._lacking is None:
+                    raise
+                self._schemas[form.place] = None
+                self._lacking(error)
         return self._schemas[form.place]
 
 

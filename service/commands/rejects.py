@@ -5,9 +5,10 @@
 
 import base64
 import json
+import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import islice
@@ -21,7 +22,7 @@ from service.admission.formats.format import Dissected
 from service.commands import dissect, replay
 from service.commands.explain import explain
 from service.commands.metadata import Metadata
-from service.errors import SettingsError
+from service.errors import SchemaError, SettingsError
 from service.kafka import matching
 from service.kafka.scan import Watch
 from service.printing import aligned, document, printable, say
@@ -30,6 +31,8 @@ from service.rejects.marks import Mark
 from service.rejects.reject_log import Coordinates, Reject
 from service.units import format_time, parse_time_ms
 
+_log = logging.getLogger(__name__)
+Lacking = Callable[[SchemaError], object]
 UNTOUCHED = "open"
 UNASKED = 10_000
 """More rejects are replayed only with --yes."""
@@ -77,8 +80,12 @@ class _Entry:
     """A reject that is decoded when its fields are asked for: of many, a list shows the newest."""
 
     reject: Reject
-    state: str
+    mark: Mark | None
     dissector: dissect.Dissector
+
+    @property
+    def state(self) -> str:
+        return UNTOUCHED if self.mark is None else self.mark.state
 
     @cached_property
     def seen(self) -> Dissected:
@@ -108,28 +115,33 @@ class _Entry:
 
     def detail(self, loaded: settings.Settings) -> str:
         """Return why the record was rejected: field, value, and what was expected."""
-        return explain(self.reject, self.seen, loaded)
+        return self.reject.detail if self.seen is dissect.UNREAD else explain(self.reject, self.seen, loaded)
 
 
-def _selected(selection: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
-    """Yield the rejects of the selection."""
+def _selected(selection: Selection, loaded: settings.Settings, lacking: Lacking | None = None) -> Iterator[_Entry]:
+    """Yield the rejects of the selection; `lacking` as of a Dissector."""
     since_ms, until_ms = span(selection.since, selection.until)
     places = {place for text in selection.at or () for place in Coordinates.parse(text)}
-    known, dissector = marks.read(loaded.kafka), dissect.Dissector(loaded)
+    known, dissector = marks.read(loaded.kafka), dissect.Dissector(loaded, lacking)
     left = set(places)
     for reject in reject_log.read(loaded.kafka, since_ms, until_ms, selection.watch):
-        mark = known.get(reject.place)
-        state = UNTOUCHED if mark is None else mark.state
         if (places and reject.place not in places) or (selection.reason and reject.reason not in selection.reason):
             continue
         left.discard(reject.place)
-        if selection.state and state != selection.state:
+        entry = _Entry(reject, known.get(reject.place), dissector)
+        if selection.state and entry.state != selection.state:
             continue
-        entry = _Entry(reject, state, dissector)
         if selection.device is None or entry.device == selection.device:
             yield entry
         if places and not left:
             return
+
+
+def _listed(selection: Selection, loaded: settings.Settings) -> Iterator[_Entry]:
+    """Yield the rejects of the selection, also while a schema registry is away."""
+    return _selected(
+        selection, loaded, lambda error: _log.warning("%s. Records are shown without being decoded", error)
+    )
 
 
 def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
@@ -138,29 +150,37 @@ def list_(selection: Selection, lines: int | None, *, as_json: bool) -> int:
     Without `lines`, a table has LINES of them, and JSON has all.
     """
     loaded = matching.resolved(settings.load(selection.config))
-    counts: Counter[tuple[str, str]] = Counter()
-    most = LINES if lines is None and not as_json else lines
+    if as_json and lines is None:
+        # Of all rejects only the lines are kept, without the bytes of the records.
+        every = ((each.reject.broker_ms, each.reject.place, _line(each, loaded)) for each in _listed(selection, loaded))
+        for *_, line in sorted(every):
+            say(line)
+        return 0
+    counts, most = Counter[tuple[str, str]](), LINES if lines is None else lines
     # A heap, because the rejects come partition by partition; each place comes once.
     newest: list[tuple[int, Coordinates, _Entry]] = []
-    for entry in _selected(selection, loaded):
+    for entry in _listed(selection, loaded):
         reject = entry.reject
         counts[reject.reason, entry.state] += 1
-        if most is not None and len(newest) >= most and (not most or (reject.broker_ms, reject.place) < newest[0][:2]):
-            continue
         heappush(newest, (reject.broker_ms, reject.place, entry))
-        if most is not None and len(newest) > most:
+        if len(newest) > most:
             heappop(newest)
+    entries = [heappop(newest)[2] for _ in range(len(newest))]
     if as_json:
-        while newest:
-            say(document(heappop(newest)[2].document(loaded)))
+        for entry in entries:
+            say(_line(entry, loaded))
         return 0
-    rows = [_row(heappop(newest)[2], loaded) for _ in range(len(newest))]
+    rows = [_row(entry, loaded) for entry in entries]
     head = ["record", "broker time", "reason", "state", "device", "detail"]
     for line in aligned([head, *rows]) if rows else []:
         say(line)
     for line in _summary(counts):
         say(line)
     return 0
+
+
+def _line(entry: _Entry, loaded: settings.Settings) -> str:
+    return document(entry.document(loaded))
 
 
 def _row(entry: _Entry, loaded: settings.Settings) -> list[str]:
@@ -193,15 +213,12 @@ def _summary(counts: Mapping[tuple[str, str], int]) -> Iterator[str]:
 def show(selection: Selection, *, as_json: bool) -> int:
     """Print everything that is known of the chosen rejects; 1 when there is none."""
     loaded = matching.resolved(settings.load(selection.config))
-    known, forms, dissector = marks.read(loaded.kafka), loaded.inputs_by_topic, dissect.Dissector(loaded)
-    shown = 0
-    for entry in _selected(selection, loaded):
-        [complete] = reject_log.complete(loaded.kafka, [entry.reject], forms)
-        if complete is not None and complete is not entry.reject:
-            entry = _Entry(complete, entry.state, dissector)  # noqa: PLW2901
+    forms, shown = loaded.inputs_by_topic, 0
+    for listed in _listed(selection, loaded):
+        [complete] = reject_log.complete(loaded.kafka, [listed.reject], forms)
+        entry = listed if complete is None else replace(listed, reject=complete)
         shown += 1
-        lines = [document(_all(entry, loaded))] if as_json else _shown(entry, loaded, known.get(entry.reject.place))
-        for line in lines:
+        for line in [document(_all(entry, loaded))] if as_json else _shown(entry, loaded):
             say(line)
     if not shown and not as_json:
         say("no reject matches")
@@ -221,8 +238,8 @@ def _all(entry: _Entry, loaded: settings.Settings) -> dict[str, Any]:
     return {**entry.document(loaded), **encoded, **more}
 
 
-def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Iterator[str]:
-    reject, seen = entry.reject, entry.seen
+def _shown(entry: _Entry, loaded: settings.Settings) -> Iterator[str]:
+    reject, seen, mark = entry.reject, entry.seen, entry.mark
     yield f"{reject.place}  {reject.reason}: {entry.detail(loaded)}"
     yield f"  broker time {format_time(reject.broker_ms)}, rejected in batch {reject.batch} of epoch {reject.epoch}"
     since = "" if mark is None else f", since {format_time(int(mark.details.get('at_ms', 0)))}"
@@ -247,7 +264,7 @@ def _shown(entry: _Entry, loaded: settings.Settings, mark: Mark | None) -> Itera
         limit = loaded.admission.max_bytes
         form = loaded.form_of(reject.place.topic)
         span = dissect.offending(seen, reject.reason, reject.detail, form, limit, len(reject.value))
-        yield from dissect.hexdump(reject.value, span)
+        yield from dissect.hexdump(reject.value, span if seen is not dissect.UNREAD else None)
     yield ""
 
 

@@ -1,6 +1,7 @@
 """What an operator reads about a reject: the field, its value, and what was expected."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from service.settings import RECORD_KEY, Settings
 from service.units import rough_duration
 from tests import minimal
 from tests.stream.records import BASE_MS, avro, write_schemas
+from tests.unit.test_cli import GOOD
 
 NOW_MS = 1_795_479_828_029
 """2026-11-24T00:23:48.029Z"""
@@ -52,7 +54,10 @@ def explained(
             b'{"env":{"temp":true,"hum":[1]}}',
             "env.temp = true: expected a number (input.text_numbers = true reads it); env.hum = [1]: expected a number",
         ),
-        (b'{"env":3}', "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum"),
+        (
+            b'{"env":3}',
+            "env = 3: expected an object, to read env.temp; env = 3: expected an object, to read env.hum",
+        ),
         (b'{"sensor":1.5}', "sensor = 1.5: expected text, or a whole number of 64 bits"),
         (rb'{"sensor":"\ud800"}', 'sensor = "\ud800": expected text, or a whole number of 64 bits'),
         (b'{"sensor":"a","env":{"temp":1.5,}}', "is not JSON: Expecting property name enclosed in double quotes"),
@@ -83,7 +88,12 @@ def test_a_value_is_cut_and_stays_one_line_of_text() -> None:
         (b'{"ts":1790000000}', "no_time", "", "ts = 1790000000: expected an ISO 8601"),
         (b'{"ts":"x"}', "no_device", "", "sensor is missing: expected a device id"),
         (b'{"sensor":" "}', "no_device", "", 'sensor = " ": expected a device id'),
-        (b'{"sensor":"a\\u0007"}', "bad_device", "", 'sensor = "a\\u0007": character 2 is U+0007, a control character'),
+        (
+            b'{"sensor":"a\\u0007"}',
+            "bad_device",
+            "",
+            'sensor = "a\\u0007": character 2 is U+0007, a control character',
+        ),
         (b'{"sensor":"' + b"x" * 300 + b'"}', "bad_device", "", f'sensor = "{"x" * 79}... (302 characters): 300 bytes'),
         (b'{"sensor":7}', "unknown_device", "device 7", 'sensor = "7": not in the reference'),
         (
@@ -205,20 +215,17 @@ def test_a_duration_is_exact_below_ten_minutes_and_short_above() -> None:
 def test_a_reject_with_a_number_that_json_does_not_have_is_json() -> None:
     seen = dissect.Dissected({"temp": float("nan"), "hum": [float("-inf")]}, {}, 1)
     reject = Reject(Coordinates("readings", 0, 1), "not_finite", "temp = nan", NOW_MS, 1, 1, b"a", b"x", ())
-    entry = rejects._Entry(reject, "open", dissect.Dissector(settings()))
+    entry = rejects._Entry(reject, None, dissect.Dissector(settings()))
     vars(entry).update(seen=seen, device="a")
     shown = document(rejects._all(entry, settings()))
     assert json.loads(shown, parse_constant=pytest.fail)["decoded"] == {"temp": "NaN", "hum": ["-Infinity"]}
 
 
-def selection_of(folder: Path, form: str) -> rejects.Selection:
-    """All rejects, by settings with records of a format."""
-    (folder / "tidemark.toml").write_text(
-        '[service]\ncheckpoint = "c"\n[kafka]\nbootstrap = "localhost:1"\ntopics = ["readings"]\n'
-        f'[input]\nformat = "{form}"\nmeasures = {{ t = "t" }}\n[[views]]\nname = "all"\nwindow = "1 m"\n'
-        '[redis]\nurl = "redis://localhost"\n'
-    )
-    return rejects.Selection(folder / "tidemark.toml")
+def chosen(folder: Path, form: str) -> rejects.Selection:
+    """All rejects, of records in this format."""
+    path = folder / "tidemark.toml"
+    path.write_text(GOOD.replace("[input]", f'[input]\nformat = "{form}"').replace("temperature", "t"))
+    return rejects.Selection(path)
 
 
 def test_of_many_rejects_those_that_are_listed_are_decoded(
@@ -232,13 +239,52 @@ def test_of_many_rejects_those_that_are_listed_are_decoded(
     monkeypatch.setattr(rejects.reject_log, "read", lambda *_: found)
     decoded, usual = list[int](), dissect.dissect
     monkeypatch.setattr(dissect, "dissect", lambda *given: decoded.append(1) or usual(*given))
-    selection = selection_of(tmp_path, "json")
     for as_json in (True, False):
         decoded.clear()
-        assert rejects.list_(selection, 20, as_json=as_json) == 0
+        assert rejects.list_(chosen(tmp_path, "json"), 20, as_json=as_json) == 0
         shown = capsys.readouterr().out.splitlines()
         assert (len(decoded), sum("readings" in line for line in shown)) == (20, 20)
     assert "readings[0]@99" in shown[20], "the newest is the last"
+
+
+def test_rejects_are_listed_and_shown_while_their_schemas_cannot_be_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As while the registry is away: the service has stored a detail with each reject."""
+    value, detail = b"\0\0\0\0\1xx", "t = 900.0, allowed -40 to 85"
+    found = [
+        Reject(Coordinates("readings", 0, n), "out_of_range", detail, NOW_MS, 1, 1, b"d1", value, ()) for n in (1, 2)
+    ]
+    monkeypatch.setattr(rejects.marks, "read", lambda _: {})
+    monkeypatch.setattr(rejects.reject_log, "read", lambda *_: found)
+    assert rejects.list_(chosen(tmp_path, "avro"), None, as_json=False) == 0
+    assert all(line.endswith(f"open   d1      {detail}") for line in capsys.readouterr().out.splitlines()[1:3])
+    assert [each.getMessage().partition(". ")[0] for each in caplog.records] == [
+        f"{tmp_path}/schemas/avro: the folder has no schema"
+    ]
+    assert rejects.show(chosen(tmp_path, "avro"), as_json=False) == 0
+    assert "decoding stops at byte 0: the schemas of its input cannot be read" in capsys.readouterr().out
+
+
+def test_all_rejects_as_json_are_kept_without_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many, value = 40, b'{"device_id": "d1", "note": "' + b"x" * (1 << 20) + b'"}'
+    places = [Coordinates("readings", 0, number) for number in range(many)]
+    found = (Reject(place, "late", "", NOW_MS, 1, 1, None, bytes(bytearray(value)), ()) for place in places)
+    monkeypatch.setattr(rejects.marks, "read", lambda _: {})
+    monkeypatch.setattr(rejects.reject_log, "read", lambda *_: found)
+    tracemalloc.start()
+    try:
+        assert rejects.list_(chosen(tmp_path, "json"), None, as_json=True) == 0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(capsys.readouterr().out.splitlines()) == many
+    assert peak < many / 2 * len(value)
 
 
 def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
@@ -249,6 +295,6 @@ def test_bytes_that_a_reject_lacks_are_cut_from_the_record_as_its_format_says(
     monkeypatch.setattr(rejects.reject_log, "read", lambda *_: [reject])
     record = Record(None, b"device_id,t\na,1\nb,2\n", [])
     monkeypatch.setattr(fetch, "records_once", lambda _, rows: [(row, record) for row in rows])
-    assert rejects.show(selection_of(tmp_path, "csv"), as_json=True) == 0
+    assert rejects.show(chosen(tmp_path, "csv"), as_json=True) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["decoded"], shown["device"]) == ({"device_id": "b", "t": 2}, "b")
