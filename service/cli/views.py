@@ -29,13 +29,13 @@ def list_queries(config: Config, json: Json = False) -> None:
 @command(queries, "stop", example="tidemark query stop minutes")
 def stop(name: _Name, config: Config, timeout: _Within = STOPS_S) -> int:
     """Stop a pipeline after the batch that runs, and release its lease. It stays stopped until a start, or a new process."""
-    return _requested(name, "stop", "stopped", config, timeout)
+    return _reached(config, name, "stopped", timeout, "stop")
 
 
 @command(queries, "start", example="tidemark query start minutes")
 def start(name: _Name, config: Config, timeout: _Within = STARTS_S) -> int:
     """Start a pipeline where it stopped; one that has failed begins again at once."""
-    return _requested(name, "start", "running", config, timeout)
+    return _reached(config, name, "running", timeout, "start")
 
 
 @command(queries, "await", example="tidemark query await minutes --state running")
@@ -48,18 +48,17 @@ def await_query(
     timeout: _Within = STARTS_S,
 ) -> int:
     """Wait until a pipeline runs, or has stopped: exit status 0 then, 1 after the time, or if it fails instead."""
-    from service import settings
-    from service.commands import query
-
-    return 0 if query.reached(settings.load(config).metrics, name, state, timeout, say) else 1
+    return _reached(config, name, state, timeout)
 
 
-def _requested(name: str, word: str, state: str, config: Config, timeout_s: float) -> int:
+def _reached(config: Path, name: str, state: str, timeout_s: float, request: str = "") -> int:
+    """Wait until a pipeline has a state, after the request if there is one. Return the exit status."""
     from service import settings
     from service.commands import query
 
     metrics = settings.load(config).metrics
-    query.request(metrics, word, name)
+    if request:
+        query.request(metrics, request, name)
     return 0 if query.reached(metrics, name, state, timeout_s, say) else 1
 
 

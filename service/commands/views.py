@@ -42,21 +42,21 @@ _POLL_S = 0.5
 def add(path: Path, text: str) -> str:
     """Return the text of the settings file with the [[views]] of another text added. Raises SettingsError."""
     settings, more = _texts(path, text)
-    names = {view["name"] for view in settings.get("views", ())}
+    names = [view["name"] for view in settings["views"]]
     for view in more:
         if view["name"] in names:
             msg = f"{path}: there is a view {view['name']!r}"
             raise SettingsError(msg, remedy="`tidemark views change` replaces it")
     block = text.strip("\n").rstrip()
     after = f"{configuration.read(path).rstrip()}\n\n{block}\n"
-    return _checked(path, after, {**settings, "views": [*settings.get("views", ()), *more]})
+    return _checked(path, after, {**settings, "views": [*settings["views"], *more]})
 
 
 def change(path: Path, text: str) -> str:
     """Return the text of the settings file with the views of another text in the place of those of the same names."""
     settings, more = _texts(path, text)
     lines = configuration.read(path).splitlines()
-    views = list(settings.get("views", ()))
+    views = list(settings["views"])
     for view in more:
         number = _number(path, views, view["name"])
         begin, end = _blocks(path, lines, views)[number]
@@ -69,9 +69,8 @@ def change(path: Path, text: str) -> str:
 
 def remove(path: Path, name: str) -> str:
     """Return the text of the settings file without a view. Raises SettingsError."""
-    text = configuration.read(path)
-    settings = configuration.document(text, path)
-    views = list(settings.get("views", ()))
+    text, settings = configuration.read(path), _document(path)
+    views = list(settings["views"])
     number = _number(path, views, name)
     if len(views) == 1:
         msg = f"{path}: {name!r} is the only view, and a service has at least one"
@@ -112,10 +111,10 @@ def tell(settings: Settings, say: Say, name: str = "") -> int:
     if not holder:
         say("no service runs: it has these views when it starts")
         return 0
-    process = holder.rpartition(":")[0]
-    pid = owner.pid_of(process)
+    pid = owner.pid_of(holder.rpartition(":")[0])
     if pid is None:
-        host, number = process.split(":")[:2]
+        host, _, rest = holder.partition(":")
+        number = rest.partition(":")[0]
         say(f"the service is process {number} at {host}: change its settings file, too, and send it SIGHUP there")
         return 1
     asked_ms = clock.now_ms()
@@ -194,20 +193,30 @@ def _length(view: Document) -> str:
 
 
 def _texts(path: Path, text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the documents of the settings file, and of the views to add or change."""
+    """Return the document of the settings file, and the views to add or change."""
     document = configuration.document(text, Path("FILE"))
-    others = [name for name in document if name != "views"]
-    views = document.get("views")
-    if others or not isinstance(views, list) or not all(isinstance(v, dict) and "name" in v for v in views):
+    if document.keys() != {"views"} or not _are_named(document["views"]):
         msg = "FILE: must have [[views]] with a name, and nothing else"
         raise SettingsError(msg, remedy="Write them as in the settings file")
-    return configuration.document(configuration.read(path), path), views
+    return _document(path), document["views"]
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """Return the settings file's document, also of settings that are not valid. Raises SettingsError."""
+    document = {"views": [], **configuration.document(configuration.read(path), path)}
+    if not _are_named(document["views"]):
+        raise SettingsError(f"{path}: not each of its views is a table with a name", remedy=_BY_HAND)
+    return document
+
+
+def _are_named(views: object) -> bool:
+    return isinstance(views, list) and all(isinstance(v, dict) and isinstance(v.get("name"), str) for v in views)
 
 
 def _number(path: Path, views: Sequence[Document], name: str) -> int:
-    names = [view.get("name") for view in views]
+    names = [view["name"] for view in views]
     if name not in names:
-        msg = f"{path}: there is no view {name!r}; there are {', '.join(map(str, names))}"
+        msg = f"{path}: there is no view {name!r}; there are {', '.join(names)}"
         raise SettingsError(msg, remedy="Correct the name; `tidemark views add` adds a view")
     return names.index(name)
 

@@ -108,6 +108,14 @@ def test_what_cannot_be_is_refused_by_name_and_the_file_stays(config: Path, chan
     assert config.read_text() == TEXT
 
 
+def test_views_of_the_file_that_have_no_names_are_refused(config: Path) -> None:
+    for text in (TEXT.replace('name = "total"\n', ""), TEXT.replace('name = "total"', "name = 3"), "views = 3"):
+        config.write_text(text)
+        for change in (lambda: views.add(config, SITE), lambda: views.remove(config, "device")):
+            with pytest.raises(SettingsError, match="not each of its views is a table with a name"):
+                change()
+
+
 def test_the_last_view_cannot_be_removed(config: Path) -> None:
     config.write_text(views.remove(config, "total"))
     with pytest.raises(SettingsError, match="is the only view"):
@@ -266,13 +274,27 @@ def test_a_service_that_has_not_taken_the_views_is_named(config: Path, monkeypat
 
 
 class Redis:
-    """A store whose lease this process has."""
+    """A store whose lease this process has, or another holder."""
+
+    def __init__(self, holder: str = "") -> None:
+        self.holder = holder or f"{owner.here()}:token"
 
     def get(self, _: str) -> bytes:
-        return f"{owner.here()}:token".encode()
+        return self.holder.encode()
 
     def attempt(self, action: Callable[[], bytes]) -> bytes:
         return action()
+
+
+def test_a_holder_elsewhere_is_named_whatever_it_is_called(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+    for holder in ("host-7:4711:1:abc:token", "somebody"):
+        monkeypatch.setattr(views, "reader", lambda *_, holder=holder: nullcontext((Redis(holder), Redis(holder))))
+        assert views.tell(load(config), said.append) == 1
+    assert [str(each).partition(":")[0] for each in said] == [
+        "the service is process 4711 at host-7",
+        "the service is process  at somebody",
+    ]
 
 
 def test_a_service_of_another_user_gets_no_signal_and_that_is_said(
