@@ -1,5 +1,6 @@
 """The lease, for commands that change a checkpoint: while such a command runs, no service reads or writes."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,16 @@ from service.settings import Settings
 
 WAIT_S = 60.0
 """How long a command waits for the lease. A service that its supervisor restarts again and again holds it most of the time."""
+
+
+@contextmanager
+def outliving_hang_ups() -> Iterator[None]:
+    """Have SIGHUP do nothing: `tidemark views` sends it to the holder of the lease, to have a service read its settings."""
+    former = signal.signal(signal.SIGHUP, lambda *_: None)  # a handler, because children inherit SIG_IGN
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, former)
 
 
 @contextmanager
@@ -26,14 +37,15 @@ def term(settings: Settings, say: Callable[[str], object]) -> Iterator[Lease]:
             say(f"{other.holder} holds the lease: waiting for {WAIT_S:.0f} s")
             holders.append(other.holder)
 
-    try:
-        if lease.acquire(waiting, given_up) is None:
-            what = f"{holders[0] if holders else 'Another process'} holds the lease: the service runs"
-            raise FencedError(what, remedy="Stop the service, run the command, and start the service again")
-        yield lease
-    finally:
-        timer.cancel()
-        lease.release()
+    with outliving_hang_ups():
+        try:
+            if lease.acquire(waiting, given_up) is None:
+                what = f"{holders[0] if holders else 'Another process'} holds the lease: the service runs"
+                raise FencedError(what, remedy="Stop the service, run the command, and start the service again")
+            yield lease
+        finally:
+            timer.cancel()
+            lease.release()
 
 
 def confirm(lease: Lease, done: str) -> None:

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from service.admission.catalogs import open_catalog
 from service.checkpoint import view_versions
+from service.commands import offline
 from service.daemon import owner
 from service.daemon.lease import Lease, Waiting
 from service.errors import CheckpointError
@@ -25,6 +26,7 @@ from service.reference import snapshots
 from service.reference.folder import snapshot_folder
 from service.settings import Settings
 from service.spark.files import Files
+from service.units import format_time
 
 _REQUEST = "the request to republish"
 
@@ -50,7 +52,8 @@ def by_hand(settings: Settings, say: Callable[[str], object], *, dry: bool = Fal
         epoch = lease.acquire(waiting, taken)
         if epoch is not None:
             say(f"no service runs: republishing under epoch {epoch}")
-            _alone(settings, epoch, say)
+            with offline.outliving_hang_ups():
+                _alone(settings, epoch, say)
             return
     finally:
         lease.release()
@@ -91,16 +94,14 @@ def _preview(settings: Settings, say: Callable[[str], object]) -> None:
     with started(settings) as spark:
         committed = _committed(spark, settings)
         source = sources.readable(spark, settings, committed, sources.needed_from_ms(settings, committed.watermark_ms))
-    say(
-        f"no service runs: all values would be published as of batch {committed.batch}, watermark {committed.watermark_ms}"
-    )
+    watermark = format_time(committed.watermark_ms)
+    say(f"no service runs: all values would be published as of batch {committed.batch}, watermark {watermark}")
     for topic, ends in sorted(source.end.items()):
         for partition, end in sorted(ends.items()):
             say(f"{topic}[{partition}] would be read from {source.begin[topic][partition]} to {end}")
     if source.lacking:
-        say(
-            f"Not to be read again: {', '.join(source.lacking)}. What begins before {source.whole_from_ms} cannot be republished"
-        )
+        begin = format_time(source.whole_from_ms)
+        say(f"Not to be read again: {', '.join(source.lacking)}. What begins before {begin} cannot be republished")
 
 
 def _alone(settings: Settings, epoch: int, say: Callable[[str], object]) -> None:

@@ -1,10 +1,14 @@
 """`checkpoint init --remove-values` removes the keys of one prefix, also where other programs have keys below it."""
 
+import os
+import signal
+
 import pyarrow as pa
 import pytest
 
 from load.servers.redis import Redis
 from service import clock
+from service.commands import offline
 from service.commands.remove_values import remove_values
 from service.publication import covered
 from tests.integration.redis_target import Target
@@ -34,6 +38,17 @@ def test_the_keys_of_a_prefix_inside_the_prefix_stay(redis_server: Redis, prefix
     assert set(own.client.scan_iter(f"{prefix}:*")) == stay | {own.key("epoch")}
     for each in (other, own):
         each.client.close()
+
+
+def test_a_command_that_holds_the_lease_outlives_the_signal_that_has_a_service_read_its_settings(
+    redis_server: Redis, prefix: str
+) -> None:
+    own = Target(redis_server, prefix)
+    with offline.term(own.settings, print):
+        assert signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    own.client.close()
 
 
 def test_what_redis_has_is_read_beside_the_keys_of_other_programs(redis_server: Redis, prefix: str) -> None:
