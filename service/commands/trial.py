@@ -156,7 +156,7 @@ def lines(settings: Settings, tried: Trial) -> Iterator[str]:
         yield from _fields(tried.fields)
     if tried.rejects:
         yield from _reject_lines(tried)
-    if tried.windows:
+    if tried.admitted:  # also without windows: a view may leave out all of the sample
         yield from _window_lines(settings, tried)
         yield from _session_lines(tried.sessions)
     yield ""

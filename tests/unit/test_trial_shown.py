@@ -1,5 +1,7 @@
 """`tidemark try`: what it prints of windows and sessions."""
 
+from dataclasses import replace
+
 from service.admission.inputs import FieldCount
 from service.commands import trial
 from service.commands.trial import Trial, Value
@@ -25,6 +27,9 @@ def test_each_key_in_redis_is_a_line_of_its_own_however_long_it_is() -> None:
         "      closed, gap, 1 reading",
     ]
     assert lines[-1] == "Nothing was written, to Kafka, Redis or the checkpoint."
+    lines = list(trial.lines(minimal.settings(), replace(tried, windows=())))
+    assert "  all: 0 windows, 0 final" in lines, "no reading meets the filter of the view"
+    assert "    s:1" in lines
 
 
 def test_rejects_are_lines_with_their_reason_and_fields_with_how_many_records_have_them() -> None:
