@@ -5,6 +5,8 @@ import csv
 import io
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import starmap
@@ -33,7 +35,7 @@ from service.settings import ParquetOutlet, Settings
 from state.statistics import Shown
 from tests.examples import one_in
 from tests.outputs import MINUTE, T0, changed, changes, device, session, window_table, windows
-from tidemark_sql import live, question
+from tidemark_sql import columns, live, question
 
 pytestmark = pytest.mark.integration
 
@@ -303,10 +305,23 @@ def test_a_question_that_cannot_be_answered_says_why(ask: Ask, text: str, part: 
     assert part in str(caught.value)
 
 
-def test_an_error_names_the_columns_of_its_tables(ask: Ask, values: Values, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_that_is_nested_too_deeply_is_named(ask: Ask) -> None:
+    former = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000)  # Python's own; a library of the tests raises it
+    try:
+        with pytest.raises(QuestionError, match="nested too deeply"):
+            ask(f"select {'+'.join('1' * 900)}")
+    finally:
+        sys.setrecursionlimit(former)
+
+
+def test_an_error_names_the_columns_of_its_tables_and_nothing_was_read(
+    ask: Ask, read: dict[str, int], values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(QuestionError) as caught:
         ask("select colour from windows")
     assert "sessions has" not in str(caught.value)
+    assert read == {}
     assert main(["sql", "--config", str(values.config), "select colour from windows"]) == QuestionError.status == 13
     assert capsys.readouterr().err.startswith("tidemark: QUESTION: ")
 
@@ -360,17 +375,35 @@ def test_a_wide_row_has_a_line_for_each_field(values: Values, capsys: pytest.Cap
     assert lines[-1] == "3 rows"
 
 
-def test_names_are_checked_before_anything_is_read(ask: Ask, read: dict[str, int]) -> None:
-    with pytest.raises(QuestionError):
-        ask("select colour from windows")
-    assert read == {}
-
-
 def test_too_many_windows_are_refused_with_what_to_name(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "MOST", 100)
     with pytest.raises(QuestionError, match=r"looks for up to [\d,]+ windows, the limit is 100. Name a view"):
         ask("select * from windows")
     assert len(ask("select * from windows where key = 'pump-07' and start >= '2023-11-14 22:00:00+00'")) == 3
+
+
+def test_an_answer_without_end_is_refused_before_it_takes_the_memory_of_the_host(
+    ask: Ask, kept: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "LARGEST", 1 << 24)
+    with pytest.raises(QuestionError, match=r"The answer has more than 16 MiB\. Add a condition or a LIMIT"):
+        ask("select a.key, b.key from windows a, windows b, range(100000000)")
+    assert len(ask("select range from range(1000000)")) == 1_000_000
+    monkeypatch.setattr(columns, "LARGEST", 100)
+    with pytest.raises(QuestionError, match=r"The question reads more than 100 B\. Name a view, keys or a time"):
+        question.answer(kept, "select count(*) from history")
+
+
+def test_a_question_that_takes_too_long_is_ended_by_ctrl_c(values: Values) -> None:
+    program = f"""
+import os, signal, threading
+from service.cli import main
+threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+os._exit(main(["sql", "--config", {str(values.config)!r}, "select count(*) from range(1000000000), range(1000000)"]))
+"""
+    command = ["env", "--default-signal=INT", sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_a_redis_that_is_away_or_empty_is_named(values: Values, prefix: str) -> None:

@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from service.errors import QuestionError
+from service.units import rough_bytes
 from state.columns import TIME
 from state.statistics import STATISTICS
 from tidemark_client.values import SESSION_STATISTICS, Meta
 
+LARGEST = 1 << 30
+"""Bytes of an answer, and of the rows of `history` that it is computed from."""
 _WRITTEN = {"epoch": pa.int64(), "batch": pa.int64(), "updated": TIME}
 STATE = pa.schema(
     {
@@ -100,6 +104,18 @@ def devices(meta: Meta, attributes: Sequence[str]) -> pa.Schema:
             **_WRITTEN,
         }
     )
+
+
+def bounded(rows: pa.RecordBatchReader, what: str, remedy: str) -> pa.Table:
+    """Return rows that come in parts. Raises QuestionError for more than LARGEST bytes; `what` begins its text."""
+    parts: list[pa.RecordBatch] = []
+    size = 0
+    for part in rows:
+        size += part.nbytes
+        if size > LARGEST:
+            raise QuestionError(f"{what} more than {rough_bytes(LARGEST)}", remedy=remedy)
+        parts.append(part)
+    return pa.Table.from_batches(parts, rows.schema)
 
 
 def table(schema: pa.Schema, rows: int, values: Mapping[str, Sequence[object]]) -> pa.Table:

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from service.commands import progress
+from service.errors import QuestionError
 from service.printing import aligned, counted, document, printable, say
 from service.settings import Settings
 from tidemark_sql import question
@@ -81,7 +82,11 @@ def width() -> int:
 
 def _rows(answer: pa.Table) -> Iterator[tuple[Any, ...]]:
     for batch in answer.to_batches(_PART):
-        columns = [column.to_pylist() for column in batch.columns]
+        try:
+            columns = [column.to_pylist() for column in batch.columns]
+        except OverflowError as error:
+            what = "The answer has a time after the year 9999"
+            raise QuestionError(what, remedy="Ask for it as text: CAST(time AS VARCHAR)") from error
         yield from zip(*columns, strict=True)
 
 

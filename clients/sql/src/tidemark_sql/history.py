@@ -13,6 +13,7 @@ from service.errors import OutletError, SettingsError
 from service.outlets.parquet import folder_of, newest
 from service.outlets.tables import NEWEST, WINDOW_KEY, windows_schema
 from service.settings import ParquetOutlet, Settings
+from tidemark_sql import columns
 from tidemark_sql.statement import Bounds, Statement
 
 SCHEMA = windows_schema()
@@ -29,15 +30,18 @@ def table(settings: Settings, statement: Statement) -> pa.Table:
             return SCHEMA.empty_table()
         schema = pa.unify_schemas([SCHEMA, _PARTITIONS.schema])
         files = ds.dataset(root, schema, format="parquet", filesystem=system, partitioning=_PARTITIONS)
-        rows = files.to_table(needed, filter=_filter(statement.uses["history"]))
+        found = files.scanner(needed, filter=_filter(statement.uses["history"])).to_reader()
+        rows = columns.bounded(
+            found, "The question reads", "Name a view, keys or a time, such as start >= '2026-11-20'"
+        )
     except (OSError, pa.ArrowException) as error:
         what = f"The outlet {outlet.name} at {outlet.path} cannot be read: {error}"
         raise OutletError(
             what, remedy="Check [[outlets]] path and your rights there; ask again after a compaction"
         ) from error
     rows = newest(rows, WINDOW_KEY)
-    columns = [rows[each.name] if each.name in needed else pa.nulls(rows.num_rows, each.type) for each in SCHEMA]
-    return pa.table(columns, names=SCHEMA.names)  # null where a column was not read
+    arrays = [rows[each.name] if each.name in needed else pa.nulls(rows.num_rows, each.type) for each in SCHEMA]
+    return pa.table(arrays, names=SCHEMA.names)  # null where a column was not read
 
 
 def _outlet(settings: Settings) -> ParquetOutlet:

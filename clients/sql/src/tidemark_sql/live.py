@@ -58,8 +58,12 @@ class Live:
     def _windows(self, uses: Sequence[Bounds]) -> pa.Table:
         schema = self.schema("windows")
         progress: list[Mapping[str, str]] = self.client.ask(Query(_progress))
-        spans = [span for bounds in uses for span in self._spans(bounds)]
-        number = sum(len(span.starts) for span in spans)
+        spans: list[_Span] = []
+        number = 0
+        for span in (span for bounds in uses for span in self._spans(bounds)):
+            number += len(span.starts)
+            if number <= MOST:  # of more only the number is needed, and there may be millions
+                spans.append(span)
         if number > MOST:
             what = f"The question looks for up to {number:,} windows, the limit is {MOST:,}"
             remedy = "Name a view, keys or a time, such as start >= now() - INTERVAL 10 MINUTES"

@@ -23,6 +23,8 @@ from tidemark_sql.statement import TEXTS, Statement
 LIVE = ("windows", "sessions", "devices")
 MEMORY, SPILLED = "1GiB", "8GiB"
 """What DuckDB may have of memory and of the temporary folder. By default it takes 80 % of the machine, and the current folder."""
+_PART = 100_000
+"""Rows of the answer that are taken at a time."""
 CONTENTS: Mapping[str, str] = {
     "windows": "open and closed windows in Redis",
     "sessions": "open and closed sessions in Redis",
@@ -103,9 +105,15 @@ def _run(
         connection.execute(f"EXPLAIN {parsed.text}")
         for name in () if parsed.is_described else parsed.uses:
             _fill(connection, name, tables[name]())
-        return connection.execute(parsed.text).to_arrow_table()
+        # The limit of DuckDB does not count the answer, and that of a join without a condition has no end.
+        answer = connection.execute(parsed.text).to_arrow_reader(_PART)
+        return columns.bounded(answer, "The answer has", "Add a condition or a LIMIT, or ask for sums and counts")
     except duckdb.Error as error:
         raise _named(error, {name: schemas[name] for name in parsed.uses}) from error
+    except RuntimeError as error:
+        if str(error) == "Query interrupted":  # what DuckDB 1.5 makes of Ctrl-C
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

@@ -102,6 +102,14 @@ def parse(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
 
     In a text that SQL does not take as it is, the column `end` is quoted where it ends no CASE.
     """
+    try:
+        return _parsed(connection, text)
+    except RecursionError as error:
+        what = "The question is nested too deeply"
+        raise QuestionError(what, remedy="Write fewer operators and brackets within one another") from error
+
+
+def _parsed(connection: duckdb.DuckDBPyConnection, text: str) -> Statement:
     tree = _tree(connection, text)
     if tree.get("error", True) and (quoted := _with_end_quoted(text)) != text:
         other = _tree(connection, quoted)
@@ -267,6 +275,9 @@ class _Walk:
 
     def _text(self, value: Tree) -> str | None:
         """Return the text of a value of the type VARCHAR; others are compared with text in another way."""
+        if value.get("class") == "CONSTANT":  # without a query of its own: a list may have thousands
+            constant = value["value"]
+            return constant["value"] if constant["type"]["id"] == "VARCHAR" and not constant["is_null"] else None
         found = self._evaluated(value, "v")
         return found[1] if found is not None and found[0] == "VARCHAR" else None
 
