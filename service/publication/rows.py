@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from service.redis.keys import Keys, Texts, decimal, shard_numbers, texts
+from service.redis import key_columns
+from service.redis.key_columns import Texts, decimal, shard_numbers, texts
+from service.redis.keys import Keys
 from service.reference.attributes import Attributes
 from service.settings import Sessions, View, ViewVersion
 from state import blobs, keyed_calendar, quantiles
@@ -162,7 +164,7 @@ def window_rows(
     marks = _marks(columns, views)
     if marks is not None:
         fields["complete_from"], is_partly = texts(decimal(marks)), True
-    names = keys.windows(columns["view"], columns["measure"], columns["key"], columns["start"])
+    names = key_columns.windows(keys, columns["view"], columns["measure"], columns["key"], columns["start"])
     # A window expires `retain` after its end, and its key leaves the view's set then.
     retain_ms = {view.name: FOR_EVER if view.is_endless else view.retain_ms + ahead_ms for view in views}
     kept_ms = {view.name: ms and view.longest_ms + ms for view, ms in zip(views, retain_ms.values(), strict=True)}
@@ -325,7 +327,7 @@ def session_rows(table: pa.Table, keys: Keys, settings: Sessions, closed_by: str
     }
     for measure, name, values in session_statistics(column, settings.shown):
         fields[f"{measure}.{name}"] = texts(decimal(values))
-    names = texts(keys.sessions(column["device"], column["start"]))
+    names = texts(key_columns.sessions(keys, column["device"], column["start"]))
     # A session that lasts is written again and again, its device's list only when a session is new.
     shared = {"list_ttl": settings.retain_ms + settings.max_duration_ms}
     return Rows(SESSION, names, [settings.retain_ms] * len(names), fields, shared=shared)
@@ -372,7 +374,7 @@ def device_rows(table: pa.Table, keys: Keys, ttl_ms: int, reference: str, attrib
         if (status := f"{measure}.status") in column:
             fields[status] = texts(column[status])
             statuses.append(status)
-    names, devices = texts(keys.devices(column["device"])), texts(column["device"])
+    names, devices = texts(key_columns.devices(keys, column["device"])), texts(column["device"])
     # Silence changes the status of a measure, and nothing else of its device.
     shared = {"equal": statuses} if statuses else {}
     return Rows(DEVICE, names, [ttl_ms] * len(names), fields, devices=devices, shared=shared)

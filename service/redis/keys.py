@@ -1,26 +1,16 @@
 """Names of the keys in Redis and the text of their values, by the contract in schemas/redis.md.
 
-schemas/redis.json is its machine-checked form. Text is bytes here, so that publishing does not fail on ids that are not UTF-8.
-A shard is a complete store under a prefix of its own.
+schemas/redis.json is its machine-checked form. A shard is a complete store under a prefix of its own. This module imports no
+Arrow, so that `tidemark status` starts fast: service/redis/key_columns.py has the names over columns.
 """
 
 import re
 import zlib
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from service.settings import Redis
-from state.columns import Ints
 
-Array: TypeAlias = "pa.Array[Any]"  # a string: Arrow's classes take no arguments when the program runs
-Texts = list[bytes | None]
-
-NO_KEY = b"(none)"
 _OF_A_KIND = re.compile(rb"window:[^:]+:[^:]+:.*:\d+|session:.*:\d+|(sessions|device|keys):.*", re.DOTALL)
 """The names of keys of which a prefix has many, without the prefix."""
 
@@ -93,24 +83,6 @@ class Keys:
     def device(self, device: str) -> str:
         return f"{self.prefix}:device:{device}"
 
-    # The same over columns. A key's text may contain ":", because the parts around it have none.
-
-    def windows(self, view: Array, measure: Array, key: Array, start: Array) -> Array:
-        """Binary array of window keys; a null key is "(none)"."""
-        filled: Any = pc.fill_null(_binary(key), pa.scalar(NO_KEY))
-        return self._joined("window", _binary(view), _binary(measure), filled, decimal(start))
-
-    def sessions(self, device: Array, start: Array) -> Array:
-        return self._joined("session", _binary(device), decimal(start))
-
-    def devices(self, device: Array) -> Array:
-        return self._joined("device", _binary(device))
-
-    def _joined(self, kind: str, *columns: Array) -> Array:
-        join: Any = pc.binary_join_element_wise
-        joined: Array = join(pa.scalar(f"{self.prefix}:{kind}".encode()), *columns, pa.scalar(b":"))
-        return joined
-
 
 def shards(options: Redis) -> tuple[Keys, ...]:
     """The keys of each shard."""
@@ -132,35 +104,3 @@ def shard_of(text: str | bytes, count: int) -> int:
     """The shard of a window's key or of a device's id."""
     encoded = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     return zlib.crc32(encoded) % count
-
-
-def shard_numbers(column: Any, count: int) -> Ints:
-    """`shard_of` each element of a table's string column; a null window key is "(none)"."""
-    encoded: Any = pc.fill_null(_binary(column.combine_chunks()), pa.scalar(NO_KEY)).dictionary_encode()
-    numbers = np.array([shard_of(text, count) for text in encoded.dictionary.to_pylist()], np.int64)
-    taken: Ints = numbers[encoded.indices.to_numpy()]
-    return taken
-
-
-def _binary(array: Array) -> Array:
-    """Strings as bytes, without a copy or a check."""
-    column: Any = array
-    binary: Array = column if pa.types.is_binary(column.type) else column.cast(pa.binary())
-    return binary
-
-
-def decimal(values: Any) -> Array:
-    """Format numbers, an Arrow or NumPy array, as text in a binary array; null stays null.
-
-    Integers are decimal. A double is the shortest text that reads back as the same double, as Python's repr, in a notation that
-    may differ ("517" for 517.0, "0.00001" for 1e-05): Arrow's formatting costs 60 ns a value, repr 440 ns.
-    """
-    numbers: Any = values if isinstance(values, pa.Array) else pa.array(values)
-    text: Array = numbers.cast(pa.string()).cast(pa.binary())
-    return text
-
-
-def texts(array: Array) -> Texts:
-    """A string or binary array as Python bytes; null is None."""
-    values: Texts = _binary(array).to_numpy(zero_copy_only=False).tolist()
-    return values

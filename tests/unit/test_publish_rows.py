@@ -21,7 +21,8 @@ from service.pipeline.batch_publisher import _Output as Output
 from service.pipeline.outcome import LATENCY_BOUNDS_MS, Outcome, latency_counts
 from service.publication.rows import Rows, Stamp, as_of_watermark, device_rows, session_rows, window_rows
 from service.redis import client as redis_client
-from service.redis.keys import Keys, decimal, texts
+from service.redis.key_columns import decimal, texts
+from service.redis.keys import Keys
 from service.redis.link import Budget, EpochLostError, Place, raise_refusal
 from service.reference.attributes import Index
 from service.rejects import delivery
