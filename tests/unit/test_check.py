@@ -17,21 +17,13 @@ from tests.served import served
 from tests.stream.records import make_settings
 
 
-def test_a_port_that_the_running_service_holds_is_no_problem(tmp_path: Path) -> None:
-    with served() as service:
-        port = service.port
-        (line,) = check._metrics_port(make_settings(tmp_path, metrics={"port": port}))
-        assert (line.status, line.detail) == ("ok", f"127.0.0.1:{port} is in use by the running service")
-        another = make_settings(tmp_path, metrics={"port": port}, service={"name": "another"})
-        with pytest.raises(SetupError, match=f"metrics.port = {port}"):
-            next(check._metrics_port(another))
-
-
-def test_a_port_that_somebody_else_holds_is_named(tmp_path: Path) -> None:
-    with socket.socket() as taken:
+def test_a_port_that_another_service_or_program_holds_is_named(tmp_path: Path) -> None:
+    with served() as service, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(SetupError, match=f"metrics.port = {taken.getsockname()[1]}"):
-            next(check._metrics_port(make_settings(tmp_path, metrics={"port": taken.getsockname()[1]})))
+        for port, name in ((service.port, "another"), (taken.getsockname()[1], "tidemark")):
+            settings = make_settings(tmp_path, metrics={"port": port}, service={"name": name})
+            with pytest.raises(SetupError, match=f"metrics.port = {port}"):
+                next(check._metrics_port(settings))
 
 
 def failures(fields: dict[str, Any], unit: str = "ms", **measures: Any) -> list[str]:
