@@ -28,8 +28,10 @@ def options(settings: Settings, config: Path) -> list[str]:
     redis = settings.redis
     url = redis.url.get_secret_value()
     netloc = urlsplit(url).netloc
-    address = url.replace(netloc, netloc.rpartition("@")[2], 1)  # geturl() makes unix:/path of unix:///path
-    found = ["--redis", address, "--prefix", redis.prefix]
+    # geturl() makes unix:/path of unix:///path.
+    place, _, query = url.replace(netloc, netloc.rpartition("@")[2], 1).partition("?")
+    kept = "&".join(each for each in query.split("&") if each.partition("=")[0] not in {"username", "password"})
+    found = ["--redis", f"{place}?{kept}" if kept else place, "--prefix", redis.prefix]
     if settings.metrics.port:  # else nobody knows which port the service has
         found += ["--service", f"http://{pages.address(settings.metrics)}{status.query(name_of(settings, config))}"]
     rejects = [sys.executable, "-P", "-m", "service.cli", "rejects", "list", "--config", str(config.absolute())]

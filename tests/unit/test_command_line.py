@@ -92,6 +92,10 @@ def test_without_config_the_environment_names_the_settings_then_the_working_dire
         (("rejects", "replay", "--rate", "0"), "--rate"),
         (("profile", "--readings", "none"), "--readings"),
         (("checkpoint", "mend"), "mend"),
+        (("fly",), "fly"),
+        (("run", "--fast"), "--fast"),
+        (("correct",), "--since"),
+        (("skip",), "PLACE"),
         (("devices", "--where", "site=\udcfc"), "is not UTF-8"),
         (("sql", "select '\udcfc'"), "is not UTF-8"),
     ],
@@ -253,6 +257,9 @@ def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str], monke
     places = [text.index(f"\n{panel}:\n") for panel in PANELS]
     assert places == sorted(places)
     assert "\nCommands:\n" not in text, "each command has its panel"
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    capsys.readouterr()
     for words in ((), *commands()):
         assert main([*words, "--help"]) == 0
         lines = capsys.readouterr().out.splitlines()
