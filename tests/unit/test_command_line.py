@@ -16,7 +16,6 @@ from service.cli import entry, log, main
 from service.cli.command import PANELS, app
 from service.cli.first import _options
 from service.cli.output import report, verdict
-from service.commands import progress
 from service.commands.finding import Line, ok
 from service.errors import SettingsError
 from tests.unit.test_cli import GOOD
@@ -241,13 +240,8 @@ def test_a_bar_is_shown_on_a_terminal_when_the_work_takes_long(after_s: int, sho
     os.close(inner)
     os.close(terminal)
     assert (b"500/1000" in said and b"records" in said) == shown
-
-
-def test_no_bar_is_shown_where_standard_error_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = progress.Bar("records", after_s=0)
-    bar(500, 1000)
-    bar.close()
-    assert capsys.readouterr().err == ""
+    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
+    assert elsewhere.stderr == b"", "standard error is no terminal"
 
 
 def test_commands_are_listed_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ ANSWERS = {
     "half an answer": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
     "another program's page": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
     "no such page": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{{{ }}}",
     "no text": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\xfe",
 }
 
@@ -104,14 +105,10 @@ def test_another_program_is_named_as_one(said: bytes, tmp_path: Path, capsys: py
         shown.look()
         assert text in next(shown.lines())
         assert status.ask(settings.metrics) is None
+        with pytest.raises(NoServiceError, match="does not answer as a Tidemark service does"):
+            attention.asked(settings.metrics)
         with pytest.raises(SetupError, match="cannot be listened on"):
             next(check._metrics_port(settings))
-
-
-def test_conditions_that_are_none_are_another_program_s(tmp_path: Path) -> None:
-    page = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n{{{ }}}"
-    with foreign(page) as port, pytest.raises(NoServiceError, match="does not answer as a Tidemark service does"):
-        attention.asked(at(tmp_path, port).metrics)
 
 
 def test_a_program_that_closes_the_connection_is_no_service(tmp_path: Path) -> None:
