@@ -145,6 +145,26 @@ def test_the_command_does_not_run_again_while_the_service_counts_no_new_reject(
     assert asyncio.run(runs()) == [5, 6, 7, 8, 9], "rejects that are older than ten minutes by now go"
 
 
+def test_an_answer_without_rejects_is_of_now_while_the_service_counts_no_new_ones(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms, counts = [1_000], [5.0]
+    monkeypatch.setattr(rejects, "now_ms", lambda: now_ms[0])
+
+    async def times() -> list[int]:
+        newest = Rejects(command.words, lambda _: None, lambda: counts[0])
+        newest.newest()
+        await asyncio.gather(*newest._tasks.values())
+        found = []
+        for now_ms[0], counts[0] in ((2_000, 5.0), (3_000, 6.0)):
+            answer = newest.newest()
+            assert answer is not None
+            found.append(answer.at_ms)
+        return found
+
+    assert asyncio.run(times()) == [2_000, 1_000]
+
+
 def test_a_device_of_any_name_is_one_word_of_the_command_and_its_rejects_are_text(
     world: World, options: Options, command: Command
 ) -> None:

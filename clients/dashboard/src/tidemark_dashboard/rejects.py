@@ -52,6 +52,7 @@ class Answer:
 class _Run:
     """The last run for a question, until when there is no other one, and how many rejects there were when it began."""
 
+    answer: Answer
     ended_s: float
     until_s: float
     counted: float | None
@@ -71,7 +72,6 @@ class Rejects:
         counted: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._command, self._on_change, self._counted = tuple(command), on_change, counted
-        self._answers: dict[str, Answer] = {}
         self._runs: dict[str, _Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Semaphore(1)
@@ -82,24 +82,25 @@ class Rejects:
         return bool(self._command)
 
     def newest(self, device: str = "") -> Answer | None:
-        """The last answer, None before the first one; an old one is asked for again."""
-        is_free = device not in self._tasks and len(self._tasks) < MOST_QUESTIONS
-        if self._command and is_free and self._is_due(device):
-            self._tasks[device] = asyncio.create_task(self._ask(device))
-        return self._answers.get(device)
+        """The last answer, None before the first one; an old one is asked for again.
 
-    def _is_due(self, device: str) -> bool:
-        run, answer, now_s = self._runs.get(device), self._answers.get(device), time.monotonic()
-        if run is None or answer is None:
-            return True
-        if now_s < run.until_s:
-            return False
-        if run.counted is None or run.counted != self._counted() or answer.error:
-            return True
-        if answer.rejects:
-            return now_s > run.ended_s + KEPT_S
-        self._answers[device] = replace(answer, at_ms=now_ms())  # there are still none
-        return False
+        An answer without rejects is of now as long as the service counts no new ones.
+        """
+        run = self._runs.get(device)
+        is_free = device not in self._tasks and len(self._tasks) < MOST_QUESTIONS
+        if self._command and is_free and (run is None or self._is_due(run)):
+            self._tasks[device] = asyncio.create_task(self._ask(device))
+        if run is None:
+            return None
+        return replace(run.answer, at_ms=now_ms()) if self._is_of_now(run) and not run.answer.rejects else run.answer
+
+    def _is_due(self, run: _Run) -> bool:
+        now_s = time.monotonic()
+        is_kept = self._is_of_now(run) and (not run.answer.rejects or now_s <= run.ended_s + KEPT_S)
+        return now_s >= run.until_s and not is_kept
+
+    def _is_of_now(self, run: _Run) -> bool:
+        return run.counted is not None and run.counted == self._counted() and not run.answer.error
 
     async def close(self) -> None:
         """End the commands that run."""
@@ -114,12 +115,10 @@ class Rejects:
                 began_s, counted = time.monotonic(), self._counted()
                 answer = await self._run(device)
             ended_s = time.monotonic()
-            self._answers.pop(device, None)
-            self._answers[device] = answer
-            self._runs[device] = _Run(ended_s, ended_s + max(EVERY_S, REST * (ended_s - began_s)), counted)
-            while len(self._answers) > MOST_QUESTIONS:
-                oldest = next(iter(self._answers))
-                del self._answers[oldest], self._runs[oldest]
+            self._runs.pop(device, None)
+            self._runs[device] = _Run(answer, ended_s, ended_s + max(EVERY_S, REST * (ended_s - began_s)), counted)
+            while len(self._runs) > MOST_QUESTIONS:
+                del self._runs[next(iter(self._runs))]
         finally:
             del self._tasks[device]
         self._on_change(device)
