@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tidemark_client import AsyncClient, ChangesLostError, ContractError, Place, TidemarkClientError
-from tidemark_client.feed import ENTRIES
+from tidemark_client.feed import most
 from tidemark_dashboard.health import Health
 
 BLOCK_S = 1.0
@@ -41,7 +41,7 @@ class Feed:
                 self._last, behind_since = None, None
                 await self._wanted.wait()
             try:
-                entries = await self._read()
+                entries, is_full = await self._read()
             except ChangesLostError:
                 self._last = None
                 continue
@@ -53,19 +53,20 @@ class Feed:
                 await asyncio.sleep(RETRY_S)
                 continue
             self._health.answered("" if entries else None)  # an empty feed does not say that there are values
-            behind_since = (behind_since or time.monotonic()) if entries >= ENTRIES // 2 else None
+            behind_since = (behind_since or time.monotonic()) if is_full else None
             if behind_since is not None and time.monotonic() - behind_since > BEHIND_S:
                 self._last, behind_since = None, None
             # A long backlog leaves the other tasks their turn.
-            await asyncio.sleep(0 if entries >= ENTRIES // 2 else REST_S)
+            await asyncio.sleep(0 if is_full else REST_S)
 
-    async def _read(self) -> int:
-        """Read the next entries; returns how many there were."""
+    async def _read(self) -> tuple[int, bool]:
+        """Read the next entries; returns how many there were, and whether each shard gave as many as it gives at once."""
         if self._last is None:
             self._last = await self._client.end_of_feed()
             self._on_lost()
+        shards = self._last.count(",") + 1
         changes = await self._client.changes(self._last, BLOCK_S)
         for change in changes:
             self._last = change.id
             self._on_places(change.places)
-        return len(changes)
+        return len(changes), len(changes) >= shards * most(shards)

@@ -23,6 +23,11 @@ TURN_MS = 50
 _Position = tuple[int, int]
 
 
+def most(shards: int) -> int:
+    """The entries that one answer has at most of each shard's feed."""
+    return max(1, ENTRIES // shards)
+
+
 def end_of_feed() -> Query[str]:
     """The id of the newest entry of the change feed; of several shards the ids of their newest entries, joined by commas."""
 
@@ -50,7 +55,7 @@ def changes(after: str, block_ms: int = 0) -> Query[list[Change]]:
         elif block_ms:
             feeds = [store.changes for store in names.stores]
             first.append(("XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *feeds, *ids))
-        count = max(1, ENTRIES // names.shards)
+        count = most(names.shards)
         # From the last entry on: while Redis has it, none after it was trimmed away.
         reads = [("XRANGE", store.changes, last, "+", "COUNT", count + 1) for store, last in zip(names.stores, ids)]
         replies = yield [*first, *reads]
