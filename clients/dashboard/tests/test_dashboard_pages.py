@@ -333,6 +333,15 @@ def test_every_statistic_of_a_view_has_a_tab_a_plot_a_column_and_a_field_of_the_
     ]
 
 
+def test_a_statistic_beyond_the_largest_number_is_a_gap(pages: TestClient, world: World) -> None:
+    start = (world.now // WINDOW - 3) * WINDOW
+    world.redis.hset(world.name("window", "site", "power", "leeds", start), mapping={"sum": "inf", "stddev": "nan"})
+    for statistic in ("sum", "stddev"):
+        html = get(pages, f"/key?name=site&key=leeds&measure=power&stat={statistic}")
+        plot = json.loads(unescape(re.findall(r'data-plot="([^"]+)"', html)[0]))
+        assert plot["value"][plot["t"].index((start + WINDOW / 2) / 1000)] is None
+
+
 def test_all_plots_of_a_device_have_the_axis_of_the_chosen_span(pages: TestClient, world: World) -> None:
     until = world.now // WINDOW * WINDOW
     html = get(pages, f"/device?id={DEVICES[1]}&span=180000&until={until}&stat=max")

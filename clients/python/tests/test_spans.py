@@ -119,6 +119,23 @@ def test_windows_of_a_span_are_merged_to_the_statistics_of_their_readings(client
     assert (found.count, found.sum, found.mean, found.max, found.min) == (6, None, None, None, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("sums", "stddevs", "expected"),
+    [
+        (("1e308", "1.7e308"), ("0", "1e200"), (math.inf, math.inf)),
+        (("inf", "-inf"), ("0", "0"), (math.nan, math.nan)),
+        (("2", "2"), ("nan", "0"), (4.0, math.nan)),
+    ],
+)
+def test_statistics_beyond_the_largest_number_are_those_of_the_service(
+    client: Any, server: Server, sums: tuple[str, ...], stddevs: tuple[str, ...], expected: tuple[float, ...]
+) -> None:
+    for number, (total, stddev) in enumerate(zip(sums, stddevs)):
+        window(server, "site:power:leeds", T0 + (number - 1) * MINUTE, sum=total, stddev=stddev)
+    found = client.aggregate("site", "leeds", since=T0 - MINUTE, measure="power")
+    assert (found.sum, found.stddev) == pytest.approx(expected, nan_ok=True)
+
+
 def test_quantiles_of_a_span_follow_from_sketches_and_a_text_of_none_names_its_key(client: Any, server: Server) -> None:
     texts = "0 4611686018427387904:3", "46 65536:1"  # 2.0; and 2.0 of a coarser one
     for number, text in enumerate(texts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
@@ -77,9 +78,9 @@ def others(view: View, statistic: str, among: Sequence[str]) -> list[str]:
 
 
 def value(window: Window, statistic: str) -> float | None:
-    """A statistic of a window; None where the window does not have it."""
+    """A statistic of a window; None where the window does not have it, or it is beyond the largest number."""
     found: float | None = getattr(window, statistic, None)
-    return found
+    return found if found is not None and math.isfinite(found) else None
 
 
 def text(window: Window | None, statistic: str) -> str | Markup:

@@ -67,7 +67,7 @@ def merged(windows: list[Window], name: Callable[[int], str]) -> Aggregate | Non
     oldest, newest = windows[0], windows[-1]
     count = sum(each.count for each in windows)
     sums = [_sum(each) for each in windows]
-    total = None if any(each is None for each in sums) else math.fsum(each for each in sums if each is not None)
+    total = None if any(each is None for each in sums) else _added([each for each in sums if each is not None])
     mean = None if total is None or not count else total / count
     least, most = _of(min, [each.min for each in windows]), _of(max, [each.max for each in windows])
     sketches = [_sketch(each.sketch, name(each.start)) for each in windows if each.sketch is not None]
@@ -130,5 +130,14 @@ def _stddev(windows: list[Window], count: int, mean: float) -> float | None:
         total = _sum(each)
         if each.stddev is None or total is None:
             return None
-        parts.append(each.count * (each.stddev**2 + (total / each.count - mean) ** 2))
-    return math.sqrt(math.fsum(parts) / count)
+        distance = total / each.count - mean
+        parts.append(each.count * (each.stddev * each.stddev + distance * distance))
+    return math.sqrt(_added(parts) / count)
+
+
+def _added(numbers: list[float]) -> float:
+    """The sum; beyond the largest double it is infinite, or NaN, as the service's."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return sum(numbers)

@@ -94,14 +94,16 @@ class Calendars:
 @cache
 def zone(name: str) -> ZoneInfo:
     """A time zone. Raises ContractError where neither the package tzdata nor the host has it."""
+    parts = name.split("/")
     try:
-        with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
-            return ZoneInfo.from_file(file, key=name)
+        if ".." not in parts:  # a name may be that of an address
+            with resources.files("tzdata.zoneinfo").joinpath(*parts).open("rb") as file:
+                return ZoneInfo.from_file(file, key=name)
     except (ImportError, OSError, ValueError):
         pass
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
+    except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # OSError: a folder of zones, such as America (3.11)
         msg = f"the service has windows of the time zone {name!r}, which is not known here: pip install tzdata"
         raise ContractError(msg) from error
 
