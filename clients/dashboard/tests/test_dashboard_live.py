@@ -35,9 +35,10 @@ from served import (
 )
 from world import WINDOW, Answers, World
 
-from tidemark_client import Client
+from tidemark_client import Client, UnavailableError
 from tidemark_dashboard import command
-from tidemark_dashboard.live import LONGEST_S, REST, Live
+from tidemark_dashboard.live import LONGEST_S, REST, Live, Rendered
+from tidemark_dashboard.live import Browser as ShownPage
 from tidemark_dashboard.options import Options
 from tidemark_dashboard.sources import Sources
 from tidemark_dashboard.texts import number
@@ -298,9 +299,38 @@ def test_nothing_is_read_when_no_page_is_open(served: Served, world: World, monk
         wait(lambda: "99.1 %" in page.parts["fleet_counts"], "the fleet is read again")
 
 
-def test_a_request_for_the_head_of_events_opens_no_page(served: Served) -> None:
-    answer = httpx2.head(f"{served.url}/events/fleet", trust_env=False, timeout=PATIENCE_S)
-    assert (answer.status_code, served.site.hub.browsers) == (200, 0)
+@pytest.mark.parametrize("path", ["/events/fleet", "/api/v1/events/meta"])
+def test_a_request_for_the_head_of_events_opens_no_page(served: Served, path: str) -> None:
+    with httpx2.Client(trust_env=False, timeout=PATIENCE_S) as browser:
+        assert browser.head(f"{served.url}{path}").status_code == 200
+        assert browser.get(f"{served.url}/healthz").status_code == 200, "the connection waits for no end of events"
+    assert served.site.hub.browsers == served.site.api.hub.browsers == 0
+
+
+def test_a_page_that_nobody_shows_is_not_read_again_though_its_cancellation_was_lost() -> None:
+    reads = 0
+
+    async def render() -> Rendered:
+        nonlocal reads
+        reads += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise UnavailableError("the connection was closed") from None
+        return Rendered({}, frozenset())
+
+    async def show() -> bool:
+        sources, browser = Sources(Options(service="")), ShownPage()
+        page = Live(sources, render, lambda _: {}, asyncio.Lock())
+        page.add(browser)
+        await asyncio.sleep(0)
+        task = page._task
+        assert task is not None
+        page.remove(browser)
+        await asyncio.wait([task], timeout=3.0)
+        return task.done()
+
+    assert (asyncio.run(show()), reads) == (True, 1)
 
 
 DOM = """

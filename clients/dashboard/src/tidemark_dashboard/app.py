@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -23,7 +23,7 @@ from tidemark_dashboard import runbook, statistics
 from tidemark_dashboard.api import BASE
 from tidemark_dashboard.api.routes import Api, no_such_address
 from tidemark_dashboard.glossary import GLOSSARY, REASONS
-from tidemark_dashboard.live import MOST, Hub, Live, Rendered
+from tidemark_dashboard.live import MOST, Hub, Live, Rendered, events_of
 from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.pages import NotFoundError, Page, address, device, fleet, key, pipeline, views
 from tidemark_dashboard.security import STATIC, Guard, Headers, Sessions, Token, login, logout, refusal
@@ -108,8 +108,6 @@ class Site:
         """The events of a page."""
         if self.hub.browsers >= MOST:
             return PlainTextResponse(f"{MOST} pages are open: the most that this dashboard serves\n", 503)
-        if request.method == "HEAD":  # static/live.js asks whether the page leads to the sign-in
-            return Response(media_type="text/event-stream")
         query = _query(page, request)
 
         async def render() -> Rendered:
@@ -126,12 +124,10 @@ class Site:
                 parts["waiting"] = self.part("waiting", {"steps": self.sources.awaited()})
             return parts
 
-        stream = self.hub.stream(
-            _events(page, query),
-            lambda: Live(self.sources, render, freshness, self.hub.turn),
-            request.scope.get("is_signed_in", lambda: True),
-        )
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        def make() -> Live:
+            return Live(self.sources, render, freshness, self.hub.turn)
+
+        return self.hub.answer(request, _events(page, query), make, events_of)
 
     async def csv(self, request: Request) -> Response:
         """The windows of a key as CSV."""

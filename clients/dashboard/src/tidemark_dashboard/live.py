@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
 from tidemark_client import Progress, TidemarkClientError
 from tidemark_dashboard.sources import Sources, Topic
 
@@ -90,7 +93,7 @@ class Live:
             self._topics = frozenset()
 
     async def _run(self) -> None:
-        while True:
+        while self.browsers:  # a client may turn the cancellation into an error of its own
             async with self._turn:
                 used_s = time.thread_time()  # a Redis that hangs takes time, and no CPU
                 await self._refresh()
@@ -111,6 +114,8 @@ class Live:
                 _log.exception("A page cannot be read. It is tried again as often as a page is read")
             self._has_failed = True
             self._changed.set()
+            return
+        if not self.browsers:
             return
         self._is_read, self._has_failed = True, False
         self._as_of = self._known = progress
@@ -148,14 +153,19 @@ class Hub:
     def browsers(self) -> int:
         return sum(len(page.browsers) for page in self._pages.values())
 
-    async def stream(
-        self,
-        address: str,
-        make: Callable[[], Live],
-        is_signed_in: Callable[[], bool] = lambda: True,
-        write: Callable[[Parts], str] = lambda parts: _event("parts", parts) if parts else _event("beat", {}),
-    ) -> AsyncIterator[str]:
+    def answer(
+        self, request: Request, address: str, make: Callable[[], Live], write: Callable[[Parts], str]
+    ) -> Response:
         """The server-sent events of a page for one browser, until it goes away or signs out. `write` makes events of parts."""
+        events, headers = "text/event-stream", {"X-Accel-Buffering": "no"}
+        if request.method == "HEAD":  # static/live.js asks whether the page leads to the sign-in
+            return Response(media_type=events, headers=headers)
+        stream = self._stream(address, make, request.scope.get("is_signed_in", lambda: True), write)
+        return StreamingResponse(stream, media_type=events, headers=headers)
+
+    async def _stream(
+        self, address: str, make: Callable[[], Live], is_signed_in: Callable[[], bool], write: Callable[[Parts], str]
+    ) -> AsyncIterator[str]:
         page = self._pages.get(address)
         if page is None:
             page = self._pages[address] = make()
@@ -177,5 +187,10 @@ class Hub:
                 self._pages.pop(address, None)
 
 
-def _event(name: str, data: Mapping[str, str]) -> str:
+def events_of(parts: Parts) -> str:
+    """The event of parts of a page, or a beat where there is none."""
+    return _event("parts", parts) if parts else _event("beat", {})
+
+
+def _event(name: str, data: Parts) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"

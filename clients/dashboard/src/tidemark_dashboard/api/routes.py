@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from tidemark_client import Progress, TidemarkClientError
@@ -66,13 +67,11 @@ class Api:
         except ProblemError as problem:
             if problem.code != "not_found":  # a value may come
                 return answer(problem, instance(request))
-        stream = self.hub.stream(
-            f"{resource.name}?{urlencode(sorted(request.query_params.multi_items()))}",
-            lambda: self._live(resource, given, instance(request)),
-            request.scope.get("is_signed_in", lambda: True),
-            written,
-        )
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        words = sorted(
+            request.query_params.multi_items(), key=itemgetter(0)
+        )  # values keep their order: that of a key counts
+        address = f"{resource.name}?{urlencode(words)}"
+        return self.hub.answer(request, address, lambda: self._live(resource, given, instance(request)), written)
 
     def _live(self, resource: Resource, given: Values, address: str) -> Live:
         topics: frozenset[Topic] = frozenset({("progress",), ("service",), ("fleet",)})
