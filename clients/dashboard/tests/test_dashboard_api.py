@@ -36,7 +36,7 @@ from served import (
 from starlette.testclient import TestClient
 from world import MEASURES, WINDOW, Answers, World
 
-from tidemark_client import AsyncClient, Client, Device, Meta, Progress, Session, View, Window
+from tidemark_client import AsyncClient, Client, Device, Meta, Progress, Session, UnavailableError, View, Window
 from tidemark_client.aggregate import Aggregate
 from tidemark_dashboard.api import BASE, EVENTS
 from tidemark_dashboard.api.documents import document, text
@@ -220,7 +220,7 @@ def test_a_fleet_that_is_being_read_when_the_rest_begins_is_read_again(shared_se
     async def read() -> tuple[bool, bool, int]:
         async with AsyncClient.from_url(shared_server.url) as reader:
             wanted = asyncio.Event()
-            fleet = Fleet(reader, wanted, lambda: None if rested else (rested.append(True), fleet.rest())[1])
+            fleet = Fleet(reader, wanted, lambda: None if rested else (rested.append(True), fleet.lost())[1])
             await fleet._read_all(fleet._generation)
             first = fleet.is_complete
             await fleet._read_all(fleet._generation)
@@ -263,6 +263,52 @@ def test_the_fleet_is_read_when_it_is_shown_and_a_device_without_a_change_is_no_
             return [*sizes, len(calls) - before]
 
     assert asyncio.run(read()) == [0, len(DEVICES), 0, 1]
+
+
+def test_devices_that_change_without_end_do_not_hide_those_that_expire_and_new_measures(
+    shared_server: Server, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark_dashboard.fleet.REST", 0.0)
+
+    async def keep() -> tuple[int, bool]:
+        async with AsyncClient.from_url(shared_server.url) as reader:
+            fleet = Fleet(reader, asyncio.Event(), lambda: None)
+            await fleet._read_all(fleet._generation)
+            world.redis.delete(world.name("device", DEVICES[3]))
+            meta = json.loads(world.redis.get(world.name("meta")))
+            world.redis.set(world.name("meta"), json.dumps({**meta, "measures": [*MEASURES, "noise"]}))
+            fleet._asked_s = 0.0
+            fleet.touch(DEVICES[0])
+            await fleet._keep_current()
+            return len(fleet), fleet.is_complete
+
+    assert asyncio.run(keep()) == (len(DEVICES) - 1, False)
+
+
+def test_devices_that_changed_wait_for_a_redis_that_is_away(tmp_path: Path) -> None:
+    async def keep() -> tuple[int, int]:
+        async with AsyncClient.from_url(server.url) as reader:
+            fleet = Fleet(reader, asyncio.Event(), lambda: None)
+            await fleet._read_all(fleet._generation)
+            made_world.become("d1", "offline")
+            fleet.touch("d1")
+            server.stop()
+            with pytest.raises(UnavailableError):
+                await fleet._keep_current()
+            server.start()
+            await fleet._keep_current()
+            return fleet.total.offline, fleet.waiting
+
+    server = Server(tmp_path)
+    server.start()
+    try:
+        made_world = World(server.redis, 1_700_000_000_000)
+        made_world.add(["d1", "d2"])
+        made_world.step()
+        assert asyncio.run(keep()) == (1, 0)
+    finally:
+        server.redis.close()
+        server.stop()
 
 
 def test_times_may_be_milliseconds_iso_or_a_length_before_now(pages: TestClient, world: World, client: Client) -> None:
@@ -320,6 +366,7 @@ def test_times_may_be_milliseconds_iso_or_a_length_before_now(pages: TestClient,
         ("devices?limit=١", 400, "wrong_parameter", "limit", "1 to 1000"),
         ("devices?status=away", 400, "wrong_parameter", "status", "online, quiet, offline"),
         ("devices?where=site", 400, "wrong_parameter", "where", "site=leeds"),
+        ("devices?where=site=leeds&where=site=cork", 400, "wrong_parameter", "where", "several times"),
         ("devices?sort=-last-seen", 400, "wrong_parameter", "sort", "last_seen"),
         ("devices?" + "&".join(["where=a=b"] * 17), 400, "wrong_parameter", "where", "17 times"),
         ("latest?view=site&measure=power&back=0", 400, "wrong_parameter", "back", "1 to 1000"),
@@ -446,6 +493,26 @@ def test_a_stream_has_the_answer_and_each_time_that_it_has_changed(world: World,
             }  # a slow machine is minutes behind the fleet's clock
         finally:
             for each in (stream, second):
+                each.close()
+
+
+def test_streams_of_keys_whose_values_are_in_another_order_are_not_one(world: World, options: Options) -> None:
+    of_site = json.loads(world.redis.get(world.name("meta")))
+    view = {**of_site["views"][0], "name": "pair", "by": ["site", "type"]}
+    world.redis.set(world.name("meta"), json.dumps({**of_site, "views": [*of_site["views"], view]}))
+    start = world.now // WINDOW * WINDOW
+    for count, key in ((1, "a|b"), (2, "b|a")):
+        fields = {"start": start, "end": start + WINDOW, "count": count, "last": start, **world.stamp()}
+        world.redis.hset(world.name("window", "pair", "power", key, start), mapping=fields)
+        world.redis.zadd(world.name("keys", "pair"), {key: start})
+    with serving(options) as served:
+        address = f"{served.url}{EVENTS}/current?view=pair&measure=power"
+        streams = [Events(f"{address}&key={first}&key={second}") for first, second in ("ab", "ba")]
+        try:
+            answers = [wait(lambda each=each: each.newest("answer"), "the window") for each in streams]
+            assert [(each["key"], each["count"]) for each in answers] == [("a|b", 1), ("b|a", 2)]
+        finally:
+            for each in streams:
                 each.close()
 
 

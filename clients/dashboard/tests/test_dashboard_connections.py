@@ -103,6 +103,19 @@ def test_who_does_not_read_an_answer_has_its_time(options: Options, monkeypatch:
 
 
 @pytest.mark.quick
+def test_who_goes_away_while_signing_in_leaves_no_traceback(
+    options: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    with serving(replace(options, token_file=tmp_path / "token")) as served:
+        with socket.create_connection(("127.0.0.1", port_of(served.url)), 30) as line:
+            line.sendall(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nto")
+            wait(lambda: served.listener.lines and not served.listener.waiting, "the request is being answered")
+        wait(lambda: not served.listener.lines, "the connection ends")
+    assert caplog.text == ""
+
+
+@pytest.mark.quick
 def test_a_head_that_is_too_large_is_refused(options: Options) -> None:
     """As much as one read brings is taken: 256 KiB in asyncio."""
     with serving(options) as served:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import re
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from tidemark_client import TidemarkClientError, queries
 from tidemark_dashboard import command, runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
+from tidemark_dashboard.pages import pipeline
 from tidemark_dashboard.security import Sessions, Token, cookie_of
 from tidemark_dashboard.service import Service
 from tidemark_dashboard.sources import Sources
@@ -191,6 +193,16 @@ def test_a_host_that_is_not_named_is_refused(pages: TestClient) -> None:
         assert pages.get("/", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("address", "host"), [("127.0.0.2", "127.0.0.2"), ("::1", "[::1]"), ("2001:db8::7", "[2001:db8::7]")]
+)
+def test_the_address_where_it_listens_is_answered(address: str, host: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    app = build(Options(address=address, token_file=tmp_path / "token"))
+    answer = TestClient(app).get("/healthz", headers={"Host": f"{host}:9500"})
+    assert answer.status_code == 200
+
+
 def test_only_reading_is_answered(pages: TestClient) -> None:
     for method in ("PUT", "DELETE", "PATCH", "POST"):
         assert pages.request(method, "/").status_code == 405
@@ -322,6 +334,7 @@ def test_options_that_would_show_the_fleet_to_everybody_are_refused(tmp_path: Pa
     [
         (["--redis", "localhost:6379"], "--redis: the URL has no scheme of Redis"),
         (["--redis", "redis://h1,h2"], "give --cluster"),
+        (["--unit", "power"], "--unit 'power': give a measure and its unit"),
         (["--redis", "redis://h:6379/0?socket_timeout=x"], "--redis: Invalid value for 'socket_timeout'"),
         (["--redis", "redis://:hunter2/3@h:6379"], "write %2F for /"),
         (
@@ -347,7 +360,9 @@ def test_the_end_by_ctrl_c_is_no_error() -> None:
     words = ["-c", run, "--port", "0", "--redis", "redis://127.0.0.1:1", "--service", ""]
     with subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "The page: " in process.stderr.readline()
+        assert re.search(r"The page: http://127.0.0.1:[1-9]\d+/", process.stderr.readline()), (
+            "the port that it was given"
+        )
         time.sleep(1.0)  # uvicorn takes signals from now on
         process.send_signal(signal.SIGINT)
         assert (process.stderr.read(), process.wait(30)) == ("", 130)
@@ -358,6 +373,12 @@ def test_the_password_of_redis_is_on_no_page(shared_server: Server, world: World
     with TestClient(build(replace(options, redis=url, hosts=("testserver",)))) as pages:
         for path in ("/", "/views", "/pipeline"):
             assert "hunter2" not in pages.get(path).text
+
+
+def test_a_certificate_for_redis_does_not_count_without_tls(world: World, options: Options) -> None:
+    """As in the service, whose settings `tidemark dashboard` has it from."""
+    with TestClient(build(replace(options, ca_file=Path("/nowhere"), hosts=("testserver",)))) as pages:
+        assert pages.get("/views").status_code == 200
 
 
 def test_a_replaced_password_of_redis_is_read_with_the_next_connection(tmp_path: Path) -> None:
@@ -428,6 +449,24 @@ def test_a_service_whose_status_cannot_be_shown_is_away_and_the_reason_is_named(
         return service
 
     assert reason in asyncio.run(ask()).health.reason
+
+
+def test_a_clock_that_is_set_back_changes_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Answers()
+    now_ms = itertools.count(1_800_000_000_000, -3_600_000)
+    monkeypatch.setattr("tidemark_dashboard.service.now_ms", lambda: next(now_ms))
+
+    async def ask() -> float | None:
+        service = Service(answers.url, "", asyncio.Event(), lambda: None)
+        async with httpx2.AsyncClient() as client:
+            for _ in range(3):
+                await service._ask_service(client)
+        return pipeline._rate(service.looks)
+
+    try:
+        assert asyncio.run(ask()) == 0.0
+    finally:
+        answers.close()
 
 
 def test_the_login_of_an_address_is_not_in_the_message_that_refuses_it() -> None:

@@ -60,12 +60,17 @@ def serve(options: Options) -> None:
             _log.warning(
                 "The token crosses the network unencrypted: give --certificate and --key, or put a proxy with TLS in front"
             )
-        host = f"[{options.address}]" if ":" in options.address else options.address
-        _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", host, options.port)
-        sources = app.state.site.sources
-        sources.on_failure = lambda: setattr(made, "should_exit", True)
+        port = listener.getsockname()[1]
+        _log.info("The page: %s://%s:%d/", "https" if is_secure else "http", options.host, port)
+        has_failed = False
+
+        def stop() -> None:
+            nonlocal has_failed
+            has_failed = made.should_exit = True
+
+        app.state.site.sources.on_failure = stop
         made.run(sockets=[listener])
-        if sources.has_failed:
+        if has_failed:
             raise SystemExit(1)
 
 
@@ -158,7 +163,6 @@ def _options(words: Sequence[str] | None) -> Options:
     add("--key", type=Path, metavar="FILE", help="the certificate's key, in PEM")
     add("--unit", action="append", default=[], metavar="MEASURE=UNIT", help="the unit of a measure; may be repeated")
     given = parser.parse_args(words)
-    units = dict(each.partition("=")[::2] for each in given.unit)
     return Options(
         redis=given.redis,
         prefix=given.prefix,
@@ -175,8 +179,15 @@ def _options(words: Sequence[str] | None) -> Options:
         certificate=given.certificate,
         key=given.key,
         hosts=tuple(given.host),
-        units=units,
+        units=dict(map(_unit, given.unit)),
     )
+
+
+def _unit(text: str) -> tuple[str, str]:
+    measure, sign, unit = text.partition("=")
+    if not sign:
+        raise OptionsError(f"--unit {text!r}: give a measure and its unit, such as power=W")
+    return measure, unit
 
 
 def _words(command: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tidemark_client import AsyncClient, Device, TidemarkClientError, queries
@@ -23,10 +23,12 @@ STATUSES = ("online", "quiet", "offline", "never")
 SKEWED = "skewed"
 AT_ONCE = 500
 """Devices in one round trip."""
-REST = 19.0
-"""After each round trip of keeping current, a rest of so many times its length: at most a twentieth of a core."""
-REST_OF_NEW = 1.0
-"""The same after one of devices most of which are new: a fleet of 100,000 is counted in a minute, and not in seven."""
+REST, REST_BEHIND = 19.0, 1.0
+"""After each round trip of keeping current, a rest of so many times its length: at most a twentieth of a core, and half a core
+while the index is behind."""
+BEHIND = 0.05
+"""The index is behind while more than this part of the devices waits, and more than AT_ONCE."""
+LEAST_REST_S = 0.05
 PATROL_S = 1.0
 PATROL = 200
 """Devices that are read again in turn, in each PATROL_S."""
@@ -157,7 +159,7 @@ class Fleet:
         self.by: dict[str, dict[str, Counts]] = {}
         self.measures: tuple[str, ...] = ()
         self._sent: set[str] = set()
-        self._asked_s = 0.0
+        self._asked_s = self._patrolled_s = 0.0
         self.is_complete = False
         self._has_changed = False
         self._generation = 0
@@ -168,7 +170,7 @@ class Fleet:
     @property
     def columns(self) -> list[str]:
         """The reference's columns that devices have."""
-        return list(self.by)
+        return [column for column, values in self.by.items() if values]
 
     @property
     def sent(self) -> list[str]:
@@ -180,6 +182,11 @@ class Fleet:
         """Devices that have changed and are not read again yet."""
         return len(self._stale)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether many devices wait."""
+        return self.waiting > max(AT_ONCE, BEHIND * len(self))
+
     def touch(self, device: str) -> None:
         """Note that a device has changed. Those that are new are read first."""
         self._stale[device] = now_ms()
@@ -190,10 +197,6 @@ class Fleet:
         """Note that any device may have changed, come or gone."""
         self._generation += 1
         self.is_complete = False
-
-    def rest(self) -> None:
-        """Note that the feed is not followed any more: what is read until it is followed again may be old by then."""
-        self.lost()
 
     async def run(self) -> None:
         """Read and keep current, while a page shows the fleet, until the task is cancelled."""
@@ -221,7 +224,9 @@ class Fleet:
         for view in meta.views.values():
             if view.by == ("device",):
                 async for page in self._client.key_pages(view.name, AT_ONCE):
-                    before -= await self._read([key for key, _ in page])
+                    ids = [key for key, _ in page]
+                    await self._read(ids)
+                    before.difference_update(ids)
                     if generation != self._generation:
                         return
                 break
@@ -240,46 +245,45 @@ class Fleet:
         self._counted()
 
     async def _keep_current(self) -> None:
-        began = time.monotonic()
-        ids: list[str] = []
-        while self._stale and len(ids) < AT_ONCE:
-            ids.append(self._stale.popitem(last=False)[0])
-        if ids:
-            self._has_changed = True  # fewer devices wait
-            new = sum(each not in self._devices for each in ids)
-            rest = REST_OF_NEW if 2 * new > len(ids) else REST
-            await self._read(ids)
-            await asyncio.sleep(max(0.05, rest * (time.monotonic() - began)))
-            return
+        began, rest = time.monotonic(), REST_BEHIND if self.is_behind else REST
         await self._look_at_measures()
-        await self._read(self._next_in_turn())
-        end = began + PATROL_S
-        while not self._stale and time.monotonic() < end and self._wanted.is_set():
-            await asyncio.sleep(0.1)
+        changed = dict(self._stale.popitem(last=False) for _ in range(min(AT_ONCE, len(self._stale))))
+        self._has_changed |= bool(changed)  # fewer devices wait
+        try:
+            await self._read([*changed, *self._next_in_turn()])
+        except TidemarkClientError:
+            self._stale = OrderedDict({**changed, **self._stale})
+            raise
+        await asyncio.sleep(max(LEAST_REST_S, rest * (time.monotonic() - began)))
 
     def _next_in_turn(self) -> list[str]:
+        if time.monotonic() < self._patrolled_s + PATROL_S:
+            return []
+        self._patrolled_s = time.monotonic()
         if not self._turn:
             self._turn.extend(self._devices)
         return [self._turn.popleft() for _ in range(min(PATROL, len(self._turn)))]
 
-    async def _read(self, ids: list[str]) -> set[str]:
-        """Read devices; returns their ids. Of devices whose facts are known, only the fields that change often are read."""
-        if ids:
-            unknown = [each for each in ids if each not in self._devices]
-            listed = [each for each in ids if each in self._devices]
-            questions = [_standing(each, self.measures) for each in listed]
-            for each, seen in zip(listed, await self._client.ask_all(questions), strict=True):
-                known = self._devices.get(each)
-                if known is None or seen is None or seen.reference != known.reference:
-                    unknown.append(each)
-                else:
-                    self._replace(known, replace(seen, facts=known.facts), each)
-            if unknown:
-                answers = await self._client.ask_all(queries.device(each) for each in unknown)
-                for each, device in zip(unknown, answers, strict=True):
-                    self._put(each, device)
-            self._counted()
-        return set(ids)
+    async def _read(self, ids: list[str]) -> None:
+        """Read devices. Of devices whose facts are known, only the fields that change often are read."""
+        if not ids:
+            return
+        unknown = [each for each in ids if each not in self._devices]
+        listed = [each for each in ids if each in self._devices]
+        rows = await self._client.ask(_fields(listed, self.measures))
+        for each, (status, skewed, reference, last_seen, *values) in zip(listed, rows, strict=True):
+            known = self._devices.get(each)
+            if known is None or status is None or reference != known.reference:
+                unknown.append(each)
+            else:
+                newest = tuple(None if value is None else float(value) for value in values)
+                standing = Standing(status, skewed == "1", reference, known.facts, int(last_seen), newest)
+                self._replace(known, standing, each)
+        if unknown:
+            answers = await self._client.ask_all(queries.device(each) for each in unknown)
+            for each, device in zip(unknown, answers, strict=True):
+                self._put(each, device)
+        self._counted()
 
     def _counted(self) -> None:
         if self._has_changed:
@@ -403,16 +407,11 @@ class Fleet:
         return lambda _: None
 
 
-def _standing(device: str, measures: Sequence[str]) -> Query[Standing | None]:
-    """What changes often of a device, without its facts; None for a device that is unknown."""
+def _fields(devices: Sequence[str], measures: Sequence[str]) -> Query[list[Any]]:
+    """What changes often of devices: status, skewed, reference, last_seen and measures of each, None where it lacks one."""
 
-    def steps(names: Names) -> Steps[Standing | None]:
-        key = names.store(device).device(device)
-        [found] = yield [("HMGET", key, "status", "skewed", "reference", "last_seen", *measures)]
-        status, skewed, reference, last_seen, *values = found
-        if status is None:
-            return None
-        newest = tuple(None if each is None else float(each) for each in values)
-        return Standing(status, skewed == "1", reference, (), int(last_seen), newest)
+    def steps(names: Names) -> Steps[list[Any]]:
+        fields = "status", "skewed", "reference", "last_seen", *measures
+        return (yield [("HMGET", names.store(each).device(each), *fields) for each in devices])
 
     return Query(steps)

@@ -52,8 +52,13 @@ class Options:
     @property
     def allowed_hosts(self) -> tuple[str, ...]:
         """The names in the header Host that are answered; others are refused, against DNS rebinding."""
-        own = ("localhost", "127.0.0.1", "[::1]") if self.is_loopback else (self.address,)
-        return (*own, *self.hosts)
+        own = ("localhost", "127.0.0.1", "[::1]") if self.is_loopback else ()
+        return (*own, self.host, *self.hosts)
+
+    @property
+    def host(self) -> str:
+        """The address as a URL has it."""
+        return f"[{self.address}]" if ":" in self.address else self.address
 
     def token(self) -> str:
         """Return the token, "" for none. Raises OptionsError."""

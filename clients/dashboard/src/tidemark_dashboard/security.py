@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote
 
 from starlette.datastructures import Headers as RequestHeaders
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -185,7 +185,7 @@ def login(token: Token, sessions: Sessions, html: Callable[..., Response], *, is
                     body += piece
                     if len(body) > MOST_BYTES:
                         return PlainTextResponse("That is too long for a token\n", 413)
-        except TimeoutError:
+        except (TimeoutError, ClientDisconnect):
             return PlainTextResponse("The token did not arrive in time\n", 408)
         fields: Mapping[str, list[str]] = parse_qs(body.decode("utf-8", "replace"))
         if not token.is_right(fields.get("token", [""])[0].strip(), client):

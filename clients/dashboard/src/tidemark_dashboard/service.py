@@ -28,9 +28,9 @@ KEPT_S = 30.0
 
 @dataclass(frozen=True)
 class Look:
-    """One answer of /metrics."""
+    """One answer of /metrics; `at_s` is the monotonic clock."""
 
-    at_ms: int
+    at_s: float
     samples: Samples
 
 
@@ -119,12 +119,12 @@ class Service:
             return
         self.health.answered()
         self.status, self.conditions, self.batches = status, conditions, batches
-        at_ms = now_ms()
-        self.looks.append(Look(at_ms, samples))
-        while self.looks[0].at_ms < at_ms - 1000 * KEPT_S:
+        at_s = time.monotonic()
+        self.looks.append(Look(at_s, samples))
+        while self.looks[0].at_s < at_s - KEPT_S:
             self.looks.popleft()
         epoch = status.get("epoch") or 0
-        self.epochs.setdefault(epoch, at_ms)
+        self.epochs.setdefault(epoch, now_ms())
 
     async def _ask_conditions(self, client: httpx2.AsyncClient) -> list[Alert]:
         document = json.loads(await _get(client, f"{self.url}/conditions{self._query}"))

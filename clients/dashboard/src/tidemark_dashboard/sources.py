@@ -67,7 +67,7 @@ class Sources:
             more["credential_provider"] = PasswordFile(options.password, user)
         if options.sentinel_password() is not None:
             more["sentinel_kwargs"] = {"credential_provider": PasswordFile(options.sentinel_password)}
-        if options.ca_file is not None:
+        if options.ca_file is not None and url.startswith("rediss"):
             more["ssl_ca_certs"] = str(options.ca_file)
         self.client = AsyncClient.from_url(url, options.prefix, cluster=options.cluster, **more)
         self.wanted = asyncio.Event()
@@ -83,7 +83,6 @@ class Sources:
         self._on_pulse: set[Callable[[], None]] = set()
         self._until_s = self._fleet_until_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self.has_failed = False
         self.on_failure: Callable[[], None] = lambda: None
         """Called when a task has failed."""
 
@@ -102,7 +101,6 @@ class Sources:
         if not task.cancelled() and (error := task.exception()) is not None:
             message = "a task of the dashboard ended"
             asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error, "task": task})
-            self.has_failed = True
             self.on_failure()
 
     async def close(self) -> None:
@@ -138,7 +136,7 @@ class Sources:
             elif time.monotonic() > self._until_s:
                 self.wanted.clear()
                 # The next request may come before the reader of the feed has begun again.
-                self.fleet.rest()
+                self.fleet.lost()
                 self.keys.lost()
             await asyncio.sleep(PULSE_S)
 
@@ -179,7 +177,7 @@ class Sources:
     def _counted_rejects(self) -> float | None:
         """How many rejects the service has published; None where its last answer is old."""
         looks = self.service.looks
-        is_old = not looks or now_ms() - looks[-1].at_ms > 1000 * (EVERY_S + 2 * TIMEOUT_S)
+        is_old = not looks or time.monotonic() - looks[-1].at_s > EVERY_S + 2 * TIMEOUT_S
         return None if is_old else looks[-1].samples.sum("tidemark_rejects_total")
 
     def _on_lost(self) -> None:

@@ -153,6 +153,8 @@ async def _devices(sources: Sources, given: Values) -> Answer:
         detail = f"{len(index):,} devices are counted so far"
         raise ProblemError("counting", 503, detail, {"remedy": "Ask again in some seconds"})
     where = dict(given["where"])
+    if len(where) < len(given["where"]):
+        raise wrong("where", "where names a column several times", "Give each column once")
     choice = Choice(given["status"], where, given["sort"], given["limit"])
     ids = index.survey(Filter(status=given["status"] or "", facts=tuple(where.items())), "").ids
     page = index.page(ids, _order(given["sort"] or "id", index), given["offset"], given["limit"])

@@ -295,7 +295,7 @@ def _rate(looks: Sequence[Look]) -> float | None:
     if len(looks) < 2:
         return None
     older, newest = looks[0], looks[-1]
-    took_s = (newest.at_ms - older.at_ms) / 1000
+    took_s = newest.at_s - older.at_s
     grown = newest.samples.sum("tidemark_records_total") - older.samples.sum("tidemark_records_total")
     return grown / took_s if took_s > 0 and grown >= 0 else None
 
