@@ -18,7 +18,6 @@ from tidemark_client import (
     ArgumentError,
     AsyncClient,
     Client,
-    ClosedError,
     Place,
     RefusedError,
     UnavailableError,
@@ -294,14 +293,6 @@ def test_a_connection_that_reads_from_replicas_is_refused(stores: Stores) -> Non
         connection.read_from_replicas = True
         with pytest.raises(TypeError, match="reads from replicas"):
             Client(connection)
-
-
-def test_a_cluster_connection_of_the_callers_stays_open(stores: Stores) -> None:
-    with Client(stores.redis) as client:
-        assert client.progress().batch == 7  # type: ignore[union-attr]
-    with pytest.raises(ClosedError):
-        client.progress()
-    assert stores.redis.ping()
 
 
 def test_what_is_closed_leaves_no_connections(stores: Stores, shared_nodes: Nodes) -> None:

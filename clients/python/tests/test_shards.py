@@ -15,6 +15,7 @@ from tidemark_client import (
     BusyError,
     ChangesLostError,
     Client,
+    ClosedError,
     ContractError,
     Place,
     Progress,
@@ -222,6 +223,14 @@ def test_all_keys_of_all_shards_come_with_their_newest_starts(client: Any, store
     }
     with pytest.raises(UnknownViewError):
         list(client.all_keys("sites"))
+
+
+def test_a_connection_of_the_callers_stays_open(stores: Stores) -> None:
+    with Client(stores.redis) as client:
+        assert client.progress() is not None
+    with pytest.raises(ClosedError):
+        client.progress()
+    assert stores.redis.ping()
 
 
 def test_skewed_devices_of_all_shards_come_newest_first(client: Any, stores: Stores) -> None:
