@@ -19,7 +19,6 @@ from world import MEASURES, WINDOW, Answers, World, history
 
 from tidemark_client import Client, View
 from tidemark_client.calendars import Calendar
-from tidemark_dashboard import runbook
 from tidemark_dashboard.app import build
 from tidemark_dashboard.course import Course
 from tidemark_dashboard.options import Options
@@ -579,19 +578,6 @@ def test_a_course_goes_on_over_a_restart_of_the_service_with_a_gap() -> None:
     ]
     course.add(history([(1_200_000, 7.0, {}), (1_210_000, 8.0, {})], 1_190_000))
     assert len(course.points["hour"]) == 4, "the same points are there once"
-
-
-def test_alerts_and_codes_in_the_runbook_link_to_each_other(pages: TestClient) -> None:
-    linked: dict[str, set[str]] = {}
-    for name in [*runbook.alerts(), *runbook.codes()]:
-        html = get(pages, f"/runbook/{name}").partition('class="prose"')[2].partition('class="note"')[0]
-        linked[name] = set(re.findall(r'href="/runbook/(\w+)"', html))
-        assert name not in linked[name], "no page leads to itself"
-        for other in linked[name]:
-            get(pages, f"/runbook/{other}")
-        bare = set(re.findall(r"(?<!>)<code>(Tidemark\w+)</code>", html)) - {name}
-        assert not bare & runbook.alerts().keys(), f"{name} names alerts without a link"
-    assert sum(map(len, linked.values())) > 5
 
 
 def test_what_does_not_exist_is_a_page_that_says_so(pages: TestClient) -> None:

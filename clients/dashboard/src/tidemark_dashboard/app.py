@@ -140,7 +140,7 @@ class Site:
         headers = {"Content-Disposition": 'attachment; filename="windows.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
-    def runbook(self, request: Request) -> Response:
+    async def runbook(self, request: Request) -> Response:
         """What to do about one thing that has failed, or the list of all."""
         name = request.path_params.get("name", "")
         if not name:
@@ -192,15 +192,12 @@ def build(options: Options) -> Starlette:
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def runbooks(request: Request) -> Response:
-        return site.runbook(request)
-
     routes: list[Route | Mount] = [
         *(Route(page.path, _shows(site, page)) for page in PAGES),
         Route("/key.csv", site.csv),
         Route("/events/{name}", events),
-        Route("/runbook", runbooks),
-        Route("/runbook/{name}", runbooks),
+        Route("/runbook", site.runbook),
+        Route("/runbook/{name}", site.runbook),
         Route("/healthz", healthz),
         *site.api.routes(),
         Mount("/static", StaticFiles(directory=str(files("tidemark_dashboard") / "static"))),

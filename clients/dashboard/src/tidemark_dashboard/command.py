@@ -157,30 +157,28 @@ def _options(words: Sequence[str] | None) -> Options:
     )
     add("--address", default=usual.address, help="where to listen (%(default)s)")
     add("--port", type=int, default=usual.port, help="(%(default)s)")
-    add("--host", action="append", default=[], metavar="NAME", help="a name in the page's address; may be repeated")
+    add(
+        "--host",
+        dest="hosts",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name in the page's address; may be repeated",
+    )
     add("--token-file", type=Path, metavar="FILE", help="who opens a page must give this token")
     add("--certificate", type=Path, metavar="FILE", help="for https, in PEM")
     add("--key", type=Path, metavar="FILE", help="the certificate's key, in PEM")
-    add("--unit", action="append", default=[], metavar="MEASURE=UNIT", help="the unit of a measure; may be repeated")
-    given = parser.parse_args(words)
-    return Options(
-        redis=given.redis,
-        prefix=given.prefix,
-        cluster=given.cluster,
-        password_file=given.password_file,
-        sentinel_password_file=given.sentinel_password_file,
-        ca_file=given.ca_file,
-        service=given.service,
-        prometheus=given.prometheus,
-        rejects=_words(given.rejects),
-        address=given.address,
-        port=given.port,
-        token_file=given.token_file,
-        certificate=given.certificate,
-        key=given.key,
-        hosts=tuple(given.host),
-        units=dict(map(_unit, given.unit)),
+    add(
+        "--unit",
+        dest="units",
+        action="append",
+        default=[],
+        metavar="MEASURE=UNIT",
+        help="the unit of a measure; may be repeated",
     )
+    given = vars(parser.parse_args(words))
+    hosts, units = tuple(given["hosts"]), dict(map(_unit, given["units"]))
+    return Options(**{**given, "rejects": _words(given["rejects"]), "hosts": hosts, "units": units})
 
 
 def _unit(text: str) -> tuple[str, str]:

@@ -62,16 +62,15 @@ class Options:
 
     def token(self) -> str:
         """Return the token, "" for none. Raises OptionsError."""
-        return _secret(self.token_file, "--token-file") if self.token_file else ""
+        return _secret(self.token_file, "--token-file") or ""
 
     def password(self) -> str | None:
         """Return the password of Redis, None for none or for that of the URL. Raises OptionsError."""
-        return _secret(self.password_file, "--password-file") if self.password_file else None
+        return _secret(self.password_file, "--password-file")
 
     def sentinel_password(self) -> str | None:
         """Return the password of the sentinels, None for none. Raises OptionsError."""
-        file = self.sentinel_password_file
-        return _secret(file, "--sentinel-password-file") if file else None
+        return _secret(self.sentinel_password_file, "--sentinel-password-file")
 
     def check(self) -> None:
         """Raise OptionsError unless the dashboard may start with these options."""
@@ -107,9 +106,11 @@ def _is_http(url: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.host) and has_port
 
 
-def _secret(path: Path | None, option: str) -> str:
+def _secret(path: Path | None, option: str) -> str | None:
+    if path is None:
+        return None
     try:
-        text = path.read_text(encoding="utf-8-sig").strip() if path else ""
+        text = path.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise OptionsError(f"{option} {path}: {error}") from error
     if not text:

@@ -131,14 +131,5 @@ def points(values: list[float | None], width: int = 120, height: int = 26) -> st
 
 
 FILTERS = {
-    "shown": shown,
-    "short": short,
-    "count": count,
-    "number": number,
-    "seconds": seconds,
-    "duration": duration,
-    "size": size,
-    "percent": percent,
-    "moment": moment,
-    "points": points,
+    each.__name__: each for each in (shown, short, count, number, seconds, duration, size, percent, moment, points)
 }
