@@ -680,6 +680,9 @@ def test_days_of_the_zone_of_each_key_have_their_length_in_words_and_are_found(p
         for path in ("key?name=day&", "key.csv?name=day&", "api/v1/windows?view=day&since=1h&"):
             answer = pages.get(f"/{path}measure=temperature&key={key}")
             assert (answer.status_code, "does not fit" in answer.text) == (400 if "api" in path else 404, True)
+    world.redis.zadd(world.name("keys", "day"), {f"{DEVICES[0]}|Mars/Olympus": world.now})
+    pages.app.state.site.sources.keys.lost()  # type: ignore[attr-defined]
+    assert "pip install tzdata" in get(pages, "/view?name=day&measure=temperature", 503)
 
 
 def test_a_key_costs_no_walk_over_the_keys_of_its_view(pages: TestClient, world: World) -> None:

@@ -28,7 +28,7 @@ from tidemark_dashboard import command, runbook, security
 from tidemark_dashboard.app import build
 from tidemark_dashboard.options import Options, OptionsError
 from tidemark_dashboard.pages import pipeline
-from tidemark_dashboard.security import Sessions, Token, cookie_of
+from tidemark_dashboard.security import Sessions, Token
 from tidemark_dashboard.service import Service
 from tidemark_dashboard.sources import Sources
 
@@ -154,9 +154,21 @@ def test_a_host_that_is_not_named_is_refused(pages: TestClient) -> None:
 )
 def test_the_address_where_it_listens_is_answered(address: str, host: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef")
-    app = build(Options(address=address, token_file=tmp_path / "token"))
-    answer = TestClient(app).get("/healthz", headers={"Host": f"{host}:9500"})
-    assert answer.status_code == 200
+    app = build(Options(address=address, token_file=tmp_path / "token", hosts=("fd00::9",)))
+    for each in (host, "[fd00::9]"):
+        assert TestClient(app).get("/healthz", headers={"Host": f"{each}:9500"}).status_code == 200
+
+
+def test_two_dashboards_of_a_host_have_sessions_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("0123456789abcdef")
+    jar: dict[str, str] = {}
+    pages = []
+    for port in (9500, 9501):
+        app = build(Options(port=port, token_file=tmp_path / "token", hosts=("testserver",)))
+        pages.append(TestClient(app, follow_redirects=False))
+        jar |= dict(pages[-1].post("/login", data={"token": "0123456789abcdef"}).cookies)
+    cookies = {"Cookie": "; ".join(f"{name}={value}" for name, value in jar.items())}
+    assert [each.get("/runbook", headers=cookies).status_code for each in pages] == [200, 200]
 
 
 def test_only_reading_is_answered(pages: TestClient) -> None:
@@ -165,7 +177,7 @@ def test_only_reading_is_answered(pages: TestClient) -> None:
 
 
 def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Options, tmp_path: Path) -> None:
-    secret = "-".join(["0123456789abcdef", "token"])
+    secret = "-".join(["0123456789abcdef", "tök\u20acn"])
     (tmp_path / "token").write_text(f"{secret}\n")
     app = build(replace(options, token_file=tmp_path / "token", hosts=("testserver",)))
     html = {"Accept": "text/html"}
@@ -176,7 +188,7 @@ def test_a_token_is_asked_for_and_kept_by_the_browser(world: World, options: Opt
         assert (away.status_code, away.headers["location"]) == (303, "/login?next=%2Fdevice%3Fid%3Deu-001")
         assert pages.head("/events/fleet", headers=html).status_code == 303
         assert pages.get("/static/page.css").status_code == 200
-        assert pages.get("/", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+        assert pages.get("/", headers={"Authorization": f"Bearer {secret}".encode()}).status_code == 200
         assert pages.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert pages.post("/login", data={"token": "wrong"}).status_code == 403
         signed = pages.post("/login?next=%2Fdevice%3Fid%3Deu-001", data={"token": secret})
@@ -228,15 +240,15 @@ def test_a_client_with_many_wrong_tokens_waits_whatever_its_connections(
 
 def test_a_cookie_of_any_form_takes_no_time() -> None:
     """http.cookies took ten seconds for the first one, which needs no token (CVE-2024-7592)."""
-    began = time.monotonic()
-    for cookie in ('tidemark="' + '\\"' * 120_000 + '"', "tidemark=;" * 25_000, "=;" * 100_000, "tidemark"):
+    began, cookie_of = time.monotonic(), Sessions(7).cookie_of
+    for cookie in ('tidemark-7="' + '\\"' * 120_000 + '"', "tidemark-7=;" * 25_000, "=;" * 100_000, "tidemark-7"):
         assert cookie_of(Headers({"cookie": cookie})) in {cookie.partition("=")[2], ""}
     assert time.monotonic() - began < 5
-    assert cookie_of(Headers({"cookie": "a=b; tidemark=the-one; tidemark=x"})) == "the-one"
+    assert cookie_of(Headers({"cookie": "a=b; tidemark=y; tidemark-7=the-one; tidemark-7=x"})) == "the-one"
 
 
 def test_what_is_remembered_of_clients_is_bounded() -> None:
-    token, sessions = Token("0123456789abcdef"), Sessions()
+    token, sessions = Token("0123456789abcdef"), Sessions(9500)
     first = sessions.begin()
     for number in range(2 * security.MOST_CLIENTS):
         token.is_right("wrong", f"10.0.{number >> 8}.{number & 255}")

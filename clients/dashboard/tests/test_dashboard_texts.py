@@ -116,6 +116,12 @@ def test_facts_that_no_device_has_any_more_take_no_memory() -> None:
     assert fleet._devices["a"].facts is fleet._devices["b"].facts, "equal facts are one object"
 
 
+def test_a_column_that_the_reference_has_no_more_is_no_choice() -> None:
+    fleet = fleet_of({"a": Standing("online", False, "r", (("site", "leeds"),))})
+    fleet._replace(fleet._devices["a"], Standing("online", False, "s", (("room", "b7"),)), "a")
+    assert fleet.columns == ["room"]
+
+
 FLEET = {
     "us-1": Standing("online", False, "r", (("site", "leeds"), ("model", "A")), 500, (21.5,)),
     "US-2": Standing("quiet", True, "r", (("site", "leeds"), ("model", "B")), 100, (-3.0,)),
@@ -237,6 +243,7 @@ def test_a_hundred_thousand_devices_are_filtered_and_sorted_in_under_a_second() 
         (0.5, "50 %"),
         (0.9, "90 %"),
         (0.29, "29 %"),
+        (0.296, "29 %"),
     ],
 )
 def test_only_all_is_a_hundred_percent_and_only_none_is_zero(share: float, text: str) -> None:

@@ -94,6 +94,7 @@ class Site:
         except TidemarkClientError as error:
             title = "Waiting for values" if isinstance(error, ContractError) else "Redis does not answer"
             context: dict[str, Any] = {"title": title, "steps": self.sources.awaited(), "events": _events(page, query)}
+            context["reason"] = "" if self.sources.redis.is_away or self.sources.redis.lacks else str(error)
             return self.html("waiting.html", context, 503)
         context = {
             **shown.context,
@@ -172,7 +173,7 @@ def build(options: Options) -> Starlette:
         msg = f"--redis: {error}".replace("cluster=True", "--cluster")
         raise OptionsError(msg) from error
     token = Token(options.token()) if options.token_file else None
-    sessions = Sessions()
+    sessions = Sessions(options.port)
     by_name = {page.name: page for page in PAGES}
 
     async def events(request: Request) -> Response:

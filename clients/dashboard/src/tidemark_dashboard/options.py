@@ -53,12 +53,12 @@ class Options:
     def allowed_hosts(self) -> tuple[str, ...]:
         """The names in the header Host that are answered; others are refused, against DNS rebinding."""
         own = ("localhost", "127.0.0.1", "[::1]") if self.is_loopback else ()
-        return (*own, self.host, *self.hosts)
+        return (*own, self.host, *map(_in_url, self.hosts))
 
     @property
     def host(self) -> str:
         """The address as a URL has it."""
-        return f"[{self.address}]" if ":" in self.address else self.address
+        return _in_url(self.address)
 
     def token(self) -> str:
         """Return the token, "" for none. Raises OptionsError."""
@@ -94,6 +94,10 @@ class Options:
             if url and not _is_http(url):
                 msg = f"{name} {url.rpartition('@')[2]!r}: give a URL such as http://127.0.0.1:9400, or https://"
                 raise OptionsError(msg)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _is_http(url: str) -> bool:

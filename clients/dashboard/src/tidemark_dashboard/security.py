@@ -34,7 +34,6 @@ POLICY = "; ".join(
     ]
 )
 """A browser runs and fetches nothing but the files of the package, whatever a device has sent."""
-COOKIE = "tidemark"
 STATIC = "/static/"
 """The paths of the package's files."""
 OPEN = frozenset({"/login", "/healthz"})
@@ -53,9 +52,13 @@ MOST_CLIENTS = 1_000
 
 
 class Sessions:
-    """The browsers that have given the token, by what their cookies have. They end with the process."""
+    """The browsers that have given the token, by what their cookies have. They end with the process.
 
-    def __init__(self) -> None:
+    `port` is part of the cookie's name: a browser gives a cookie to all ports of a host.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.name = f"tidemark-{port}"
         self._ends_s: OrderedDict[str, float] = OrderedDict()
 
     def begin(self) -> str:
@@ -71,6 +74,11 @@ class Sessions:
 
     def has(self, cookie: str) -> bool:
         return time.monotonic() < self._ends_s.get(cookie, 0.0)
+
+    def cookie_of(self, headers: RequestHeaders) -> str:
+        """Return the cookie of a session, "" for none. http.cookies takes quadratic time for quotes (CVE-2024-7592)."""
+        pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
+        return next((value for name, _, value in pairs if name == self.name), "")
 
 
 class Token:
@@ -142,7 +150,7 @@ class Guard:
         elif scope["method"] not in {"GET", "HEAD", "POST"}:
             answer = refusal(scope, "no_such_method", 405, f"{scope['method']} is not answered", "use GET")
         elif self._token is not None and not _is_open(scope["path"]):
-            cookie = cookie_of(headers)
+            cookie = self._sessions.cookie_of(headers)
             scope["is_signed_in"] = lambda: self._sessions.has(cookie)
             if not self._sessions.has(cookie):
                 answer = self._of_a_token(self._token, scope, headers)
@@ -152,7 +160,7 @@ class Guard:
         """Return the refusal of a request without a session, None if it has the token."""
         client, (scheme, _, given) = client_of(scope), headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            if token.is_right(given, client):
+            if token.is_right(given.encode("latin-1").decode("utf-8", "replace"), client):
                 scope["is_signed_in"] = lambda: True
                 return None
             if wait_s := token.wait_s(client):
@@ -194,7 +202,7 @@ def login(token: Token, sessions: Sessions, html: Callable[..., Response], *, is
             await asyncio.sleep(WRONG_S)
             return html("login.html", {**context, "is_wrong": True}, 403)
         response = RedirectResponse(wanted, 303)
-        response.set_cookie(COOKIE, sessions.begin(), httponly=True, samesite="lax", secure=is_secure, path="/")
+        response.set_cookie(sessions.name, sessions.begin(), httponly=True, samesite="lax", secure=is_secure, path="/")
         return response
 
     return answer
@@ -204,18 +212,12 @@ def logout(sessions: Sessions) -> Any:
     """The answer that ends a session."""
 
     async def answer(request: Request) -> Response:
-        sessions.end(cookie_of(request.headers))
+        sessions.end(sessions.cookie_of(request.headers))
         response = RedirectResponse("/login", 303)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+        response.delete_cookie(sessions.name, path="/", httponly=True, samesite="lax")
         return response
 
     return answer
-
-
-def cookie_of(headers: RequestHeaders) -> str:
-    """Return the cookie of a session, "" for none. http.cookies takes quadratic time for quotes (CVE-2024-7592)."""
-    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-    return next((value for name, _, value in pairs if name == COOKIE), "")
 
 
 def client_of(scope: Scope) -> str:

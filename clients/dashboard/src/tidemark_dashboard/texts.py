@@ -91,7 +91,7 @@ def percent(value: float | None) -> str:
     if value < 0.001:
         return "below 0.1 %"
     tenths = math.floor(1000 * value + 1e-9) / 10
-    return f"{tenths:.1f} %" if value < 0.1 or value > 0.9 else f"{tenths:.0f} %"
+    return f"{tenths:.1f} %" if value < 0.1 or value > 0.9 else f"{math.floor(tenths)} %"
 
 
 def moment(ms: float | None, form: str = "time") -> Markup:

@@ -126,7 +126,7 @@ def _shortcuts(fleet: Fleet, here: Callable[..., str]) -> list[tuple[str, str]]:
 
 def _choices(fleet: Fleet) -> dict[str, list[str]]:
     """The values of the columns that have few."""
-    return {column: sorted(values) for column, values in fleet.by.items() if len(values) <= MOST_CHOICES}
+    return {column: sorted(values) for column, values in fleet.by.items() if 0 < len(values) <= MOST_CHOICES}
 
 
 def _in_order(devices: list[Device], order: Order, fleet: Fleet) -> list[Device]:
