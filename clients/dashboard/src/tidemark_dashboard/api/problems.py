@@ -70,11 +70,6 @@ def wrong(parameter: str, detail: str, remedy: str, limit: object = None) -> Pro
     return ProblemError("wrong_parameter", 400, detail, more)
 
 
-def missing(what: str, remedy: str) -> ProblemError:
-    """The problem of a value that is not in Redis."""
-    return ProblemError("not_found", 404, what, {"remedy": remedy})
-
-
 def of_client(error: TidemarkClientError) -> ProblemError:
     """The problem of an error of the client; its message has the thing, the place and the remedy."""
     text = str(error)

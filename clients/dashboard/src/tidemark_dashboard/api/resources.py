@@ -14,7 +14,7 @@ from tidemark_client.queries import BACK
 from tidemark_dashboard import fleet
 from tidemark_dashboard.api.documents import document
 from tidemark_dashboard.api.parameters import Parameter, Values
-from tidemark_dashboard.api.problems import ProblemError, missing, wrong
+from tidemark_dashboard.api.problems import ProblemError, wrong
 from tidemark_dashboard.fleet import FACT, LAST_SEEN, MEASURE, Filter, Order
 from tidemark_dashboard.health import now_ms
 from tidemark_dashboard.keys import of_key
@@ -69,9 +69,9 @@ async def _meta(sources: Sources, _: Values) -> Answer:
 
 async def _progress(sources: Sources, _: Values) -> Answer:
     found = await sources.ask(queries.progress())
-    if found is None:
-        raise missing("There is no progress", "Ask again when the service has finished its first batch")
-    return _answer(document(found), ("progress",))
+    return _value(
+        found, "There is no progress", "Ask again when the service has finished its first batch", ("progress",)
+    )
 
 
 async def _keys(sources: Sources, given: Values) -> Answer:
@@ -106,24 +106,16 @@ async def _windows(sources: Sources, given: Values) -> Answer:
 async def _window(sources: Sources, given: Values) -> Answer:
     view, key = await _series(sources, given)
     found = await sources.ask(queries.window(view.name, key, given["start"], given["measure"]))
-    if found is None:
-        raise missing(
-            f"View {view.name!r} has no window of {key!r} with readings that starts then",
-            "It has expired, or starts at another time: ask for windows",
-        )
-    return _answer(document(found), *_of_window(view, key))
+    what = f"View {view.name!r} has no window of {key!r} with readings that starts then"
+    return _value(found, what, "It has expired, or starts at another time: ask for windows", *_of_window(view, key))
 
 
 async def _current(sources: Sources, given: Values) -> Answer:
     view, key = await _series(sources, given)
     query = queries.latest_complete if given["final"] else queries.current
     found = await sources.ask(query(view.name, key, given["measure"]))
-    if found is None:
-        raise missing(
-            f"View {view.name!r} has no {'final ' if given['final'] else ''}window of {key!r}",
-            "Ask for keys, which has the keys of the view",
-        )
-    return _answer(document(found), *_of_window(view, key))
+    what = f"View {view.name!r} has no {'final ' if given['final'] else ''}window of {key!r}"
+    return _value(found, what, "Ask for keys, which has the keys of the view", *_of_window(view, key))
 
 
 async def _aggregate(sources: Sources, given: Values) -> Answer:
@@ -131,16 +123,14 @@ async def _aggregate(sources: Sources, given: Values) -> Answer:
     found = await sources.ask(
         queries.aggregate(view.name, key, since=given["since"], until=given["until"], measure=given["measure"])
     )
-    if found is None:
-        raise missing(f"View {view.name!r} has no window of {key!r} in this span", "Ask for a longer span")
-    return _answer(document(found), *_of_window(view, key))
+    what = f"View {view.name!r} has no window of {key!r} in this span"
+    return _value(found, what, "Ask for a longer span", *_of_window(view, key))
 
 
 async def _device(sources: Sources, given: Values) -> Answer:
     found = await sources.ask(queries.device(given["device"]))
-    if found is None:
-        raise missing(f"There is no device {given['device']!r}", "It has sent nothing for sessions.retain, or never")
-    return _answer(document(found), ("device", given["device"]))
+    what = f"There is no device {given['device']!r}"
+    return _value(found, what, "It has sent nothing for sessions.retain, or never", ("device", given["device"]))
 
 
 async def _devices(sources: Sources, given: Values) -> Answer:
@@ -180,10 +170,8 @@ def _order(text: str, index: fleet.Fleet) -> Order:
 
 async def _session(sources: Sources, given: Values) -> Answer:
     found = await sources.ask(queries.session(given["device"], given["start"]))
-    if found is None:
-        what = "open session" if given["start"] is None else "session that starts then"
-        raise missing(f"Device {given['device']!r} has no {what}", "Ask for sessions")
-    return _answer(document(found), ("device", given["device"]))
+    what = "open session" if given["start"] is None else "session that starts then"
+    return _value(found, f"Device {given['device']!r} has no {what}", "Ask for sessions", ("device", given["device"]))
 
 
 async def _sessions(sources: Sources, given: Values) -> Answer:
@@ -246,6 +234,13 @@ def _of_window(view: View, key: str) -> tuple[Topic, ...]:
 
 def _answer(found: dict[str, Any], *topics: Topic) -> Answer:
     return Answer(found, frozenset(topics))
+
+
+def _value(found: Any, what: str, remedy: str, *topics: Topic) -> Answer:
+    """The answer with a value of the client. Raises ProblemError where Redis does not have it: `what` says so."""
+    if found is None:
+        raise ProblemError("not_found", 404, what, {"remedy": remedy})
+    return _answer(document(found), *topics)
 
 
 _STATUS: Mapping[str, Any] = {
