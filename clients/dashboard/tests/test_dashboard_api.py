@@ -285,7 +285,9 @@ def test_devices_that_change_without_end_do_not_hide_those_that_expire_and_new_m
     assert asyncio.run(keep()) == (len(DEVICES) - 1, False)
 
 
-def test_devices_that_changed_wait_for_a_redis_that_is_away(tmp_path: Path) -> None:
+def test_devices_that_changed_wait_for_a_redis_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_dashboard.fleet.PATROL", 0)
+
     async def keep() -> tuple[int, int]:
         async with AsyncClient.from_url(server.url) as reader:
             fleet = Fleet(reader, asyncio.Event(), lambda: None)
