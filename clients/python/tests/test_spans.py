@@ -124,7 +124,6 @@ def test_windows_of_a_span_are_merged_to_the_statistics_of_their_readings(client
     [
         (("1e308", "1.7e308"), ("0", "1e200"), (math.inf, math.inf)),
         (("inf", "-inf"), ("0", "0"), (math.nan, math.nan)),
-        (("2", "2"), ("nan", "0"), (4.0, math.nan)),
     ],
 )
 def test_statistics_beyond_the_largest_number_are_those_of_the_service(
