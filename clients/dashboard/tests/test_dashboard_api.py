@@ -168,10 +168,7 @@ def test_devices_are_filtered_sorted_and_paged_as_by_the_client(
 
 
 def test_ids_and_keys_are_what_devices_have_sent(pages: TestClient, world: World, client: Client) -> None:
-    view = {"name": "by2", "by": ["site", "model"], "measures": ["power"]}
-    meta = json.loads(world.redis.get(world.name("meta")))
-    lengths = {"window_ms": WINDOW, "slide_ms": WINDOW, "retain_ms": 86_400_000}
-    world.redis.set(world.name("meta"), json.dumps({**meta, "views": [*meta["views"], {**view, **lengths}]}))
+    world.add_view("by2", ["site", "model"], measures=["power"])
     world.add(HOSTILE)
     world.step(HOSTILE)
     start = world.now // WINDOW * WINDOW
@@ -490,9 +487,7 @@ def test_a_stream_has_the_answer_and_each_time_that_it_has_changed(world: World,
 
 
 def test_streams_of_keys_whose_values_are_in_another_order_are_not_one(world: World, options: Options) -> None:
-    of_site = json.loads(world.redis.get(world.name("meta")))
-    view = {**of_site["views"][0], "name": "pair", "by": ["site", "type"]}
-    world.redis.set(world.name("meta"), json.dumps({**of_site, "views": [*of_site["views"], view]}))
+    world.add_view("pair", ["site", "type"])
     start = world.now // WINDOW * WINDOW
     for count, key in ((1, "a|b"), (2, "b|a")):
         fields = {"start": start, "end": start + WINDOW, "count": count, "last": start, **world.stamp()}

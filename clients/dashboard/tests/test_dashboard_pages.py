@@ -295,10 +295,7 @@ def test_every_statistic_of_a_view_has_a_tab_a_plot_a_column_and_a_field_of_the_
     pages: TestClient, world: World
 ) -> None:
     """A view with `count, p99, rate` has no mean: its p99 is shown, and no band."""
-    document = json.loads(world.redis.get(world.name("meta")))
-    lengths = {"window_ms": WINDOW, "slide_ms": WINDOW, "retain_ms": 86_400_000}
-    view = {"name": "tail", "by": ["site"], "measures": ["power"], "statistics": ["count", "last", "p99", "rate"]}
-    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], {**view, **lengths}]}))
+    world.add_view("tail", ["site"], measures=["power"], statistics=["count", "last", "p99", "rate"])
     begin = world.now // WINDOW * WINDOW - 5 * WINDOW
     for number_ in (0, 1, 3):  # the third window has no readings
         start = begin + number_ * WINDOW
@@ -597,10 +594,7 @@ def test_a_view_without_windows_shows_one_value_of_each_key_and_from_when_it_is_
     pages: TestClient, world: World
 ) -> None:
     endless = 1 << 42
-    document = json.loads(world.redis.get(world.name("meta")))
-    lengths = {"window_ms": endless, "slide_ms": endless, "retain_ms": endless}
-    view = {"name": "total", "by": ["device"], "measures": MEASURES, **lengths}
-    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    world.add_view("total", ["device"], window_ms=endless, slide_ms=endless, retain_ms=endless)
     fields = {"start": 0, "end": endless, "count": 9, "last": world.now, "mean": 21.5, "min": 1, "max": 40}
     for key, begun in ((DEVICES[0], 0), (DEVICES[1], world.now)):
         name = world.name("window", "total", "temperature", key, 0)
@@ -626,10 +620,8 @@ def test_windows_of_local_days_have_their_length_in_words_and_their_start_on_the
 ) -> None:
     hour = 3_600_000
     of = Calendar(1, 0, "Asia/Kathmandu")
-    document = json.loads(world.redis.get(world.name("meta")))
     lengths = {"window_ms": 24 * hour, "slide_ms": hour // 4, "retain_ms": 40 * 24 * hour}
-    view = {"name": "day", "by": ["device"], "measures": MEASURES, "calendar": vars(of), **lengths}
-    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    world.add_view("day", ["device"], calendar=vars(of), **lengths)
     starts = [of.start(world.now - 24 * hour), of.start(world.now)]
     for number_of, start in enumerate(starts):
         fields = {"start": start, "end": of.end(start), "count": 9, "last": start + 1, "mean": 20 + number_of}
@@ -653,11 +645,9 @@ def test_windows_of_local_days_have_their_length_in_words_and_their_start_on_the
 
 def test_days_of_the_zone_of_each_key_have_their_length_in_words_and_are_found(pages: TestClient, world: World) -> None:
     hour = 3_600_000
-    document = json.loads(world.redis.get(world.name("meta")))
     calendars = {"days": 1, "months": 0, "time_zone_column": "zone", "offset_ms": 0, "offset_months": 0}
     lengths = {"window_ms": 31 * hour, "slide_ms": hour // 4, "retain_ms": 40 * 24 * hour}
-    view = {"name": "day", "by": ["device", "zone"], "measures": MEASURES, "calendars": calendars, **lengths}
-    world.redis.set(world.name("meta"), json.dumps({**document, "views": [*document["views"], view]}))
+    world.add_view("day", ["device", "zone"], calendars=calendars, **lengths)
     starts = {}
     for zone in ("Asia/Kathmandu", "America/New_York"):
         of, key = Calendar(1, 0, zone), f"{DEVICES[0]}|{zone}"

@@ -42,6 +42,12 @@ class World:
         document = {"contract": 3, "shards": 1, "measures": MEASURES, "views": views, "sessions": sessions}
         self.redis.set(self.name("meta"), json.dumps(document))
 
+    def add_view(self, name: str, by: list[str], **more: object) -> None:
+        """One more view, with the measures and lengths of the others if none are given."""
+        meta = json.loads(self.redis.get(self.name("meta")))
+        meta["views"].append({**meta["views"][0], "name": name, "by": by, **more})
+        self.redis.set(self.name("meta"), json.dumps(meta))
+
     def add(self, ids: Iterable[str], **facts: str) -> None:
         """Devices that send from now on."""
         for number, each in enumerate(ids, len(self.devices)):
