@@ -1,7 +1,7 @@
 """The hashes and sorted sets of Redis, as they are, against what the oracle expects."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from load.judge.expected import ENDLESS_MS, Device, MeasureValue, WindowValue
@@ -153,19 +153,24 @@ class _Checks:
             self._verdict.add(f"{kind}.extra", f"{key}: no admitted reading gives it; is {dict(actual)}")
 
 
-def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[str]) -> None:
-    """A window has the statistics of its view, and no others."""
+def statistics_of(right: WindowValue, chosen: Collection[str]) -> Iterator[tuple[str, float | None, float]]:
+    """Yield each statistic, the value that a window has of it, and by how much that may be off besides RELATIVE, 0 for the same
+    number. A window has the statistics of its view, and None of the others."""
     error = RELATIVE * max(abs(right.min), abs(right.max))
     errors = {"sum": error * right.count, "mean": error, "stddev": error}
     for name in ALL:
-        if name not in chosen or right.others.get(name, 0.0) is None:
+        value = None if name not in chosen else right.others[name] if name in right.others else getattr(right, name)
+        yield name, value, errors[name] if name in errors else tolerance(name, value or 0.0)
+
+
+def _check_statistics(check: "_Fields", right: WindowValue, chosen: Collection[str]) -> None:
+    for name, value, error in statistics_of(right, chosen):
+        if value is None:
             check.none(name)
-        elif (other := right.others.get(name)) is not None:
-            check.number(name, other, tolerance(name, other))
         elif name in {"count", "first", "last"}:
-            check.integer(name, getattr(right, name))
+            check.integer(name, int(value))
         else:
-            check.number(name, getattr(right, name), errors.get(name, 0.0))
+            check.number(name, value, error)
 
 
 def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 
 from load.judge.decoders import Json
 from load.judge.expected import Session, WindowValue
-from load.judge.hashes import RELATIVE
+from load.judge.hashes import RELATIVE, statistics_of
 from load.judge.oracle import Expected, records
 from load.judge.rules import Rules
 from load.judge.statistics import tolerance
@@ -25,8 +25,6 @@ from load.judge.verdict import Verdict
 
 Row = Mapping[str, Any]
 Key = tuple[Any, ...]
-_EXACT = ("count", "first", "last", "min", "max")
-_ROUNDED = ("sum", "mean", "stddev")
 
 
 def check_outlets(right: Expected, rules: Rules, outlets: list[Mapping[str, Any]], verdict: Verdict) -> None:
@@ -85,9 +83,10 @@ def _check_states(name: str, rows: Sequence[Row], right: Expected, verdict: Verd
             verdict.add("outlet.differences", f"{name}: {key}: {dict(row)} does not follow {last.get(key)}")
         last[key] = row["status"]
     verdict.compared[f"outlet {name}"] = len(wanted)
-    for key, status in wanted.items():
-        if last.get(key) != status:
-            verdict.add("outlet.missing", f"{name}: {key} is {last.get(key)}, expected {status}")
+    for key in wanted.keys() | last.keys():
+        if last.get(key) != wanted.get(key):
+            kind = "outlet.missing" if key in wanted else "outlet.differences"
+            verdict.add(kind, f"{name}: {key} is {last.get(key)}, expected {wanted.get(key)}")
 
 
 def _check(
@@ -112,18 +111,20 @@ def _check(
 
 
 def _window(key: Key, value: WindowValue, row: Row, right: Expected) -> str:
-    chosen = right.statistics[key[0]]
-    share = RELATIVE * max(abs(value.min), abs(value.max), 1e-300)
-    errors = {"sum": share * value.count, "mean": share, "stddev": share}
-    if row["end"] != value.end:
-        return f"end is {row['end']}, expected {value.end}"
-    for each in (*_EXACT, *_ROUNDED):
-        expected, actual = getattr(value, each), row.get(each)
-        if each not in chosen or value.others.get(each, 0.0) is None:
-            continue
-        if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE, abs_tol=errors.get(each, 0.0)):
-            return f"{each} is {actual}, expected {expected}"
+    for each, text in (("end", value.end), ("local_start", value.local_start or None)):
+        if row.get(each) != text:
+            return f"{each} is {row.get(each)}, expected {text}"
+    for each, number, error in statistics_of(value, right.statistics[key[0]]):
+        if not _is_close(row.get(each), number, error):
+            return f"{each} is {row.get(each)}, expected {number}"
     return ""
+
+
+def _is_close(actual: float | None, expected: float | None, error: float) -> bool:
+    """Whether a number is the expected one, or as close as its rounding; an `error` of 0 has none."""
+    if actual is None or expected is None:
+        return actual is expected
+    return math.isclose(actual, expected, rel_tol=RELATIVE if error else 0.0, abs_tol=error)
 
 
 def _session(value: Session, row: Row) -> str:
@@ -133,14 +134,12 @@ def _session(value: Session, row: Row) -> str:
     for measure, of in value.measures.items():
         if (row.get(f"{measure}_count") or 0) != of.count:
             return f"{measure}_count is {row.get(f'{measure}_count')}, expected {of.count}"
-        for each in ("mean", "min", "max") if of.count else ():
-            actual, expected = row.get(f"{measure}_{each}"), getattr(of, each)
-            if actual is None or not math.isclose(actual, expected, rel_tol=RELATIVE):
-                return f"{measure}_{each} is {actual}, expected {expected}"
-        for each, other in of.others.items():
+        numbers = {each: getattr(of, each) if of.count else None for each in ("mean", "min", "max")}
+        error = RELATIVE * max(abs(of.min), abs(of.max))
+        for each, number in {**numbers, **of.others}.items():
             actual = row.get(f"{measure}_{each}")
-            if (actual is None) != (other is None) or abs((actual or 0) - (other or 0)) > tolerance(each, other or 0):
-                return f"{measure}_{each} is {actual}, expected {other}"
+            if not _is_close(actual, number, error if each == "mean" else tolerance(each, number or 0.0)):
+                return f"{measure}_{each} is {actual}, expected {number}"
     return ""
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from load.judge import outlets
 from load.judge.expected import Readings, View, devices, sessions, windows
-from load.judge.hashes import check_hashes, check_indexes
+from load.judge.hashes import check_hashes, check_indexes, statistics_of
 from load.judge.oracle import Expected, Partition, Record, digest
 from load.judge.rejects import check_partitions, check_rejects
 from load.judge.statistics import PLAIN
@@ -374,15 +374,46 @@ def test_a_verdict_counts_everything_and_shows_the_first_twenty() -> None:
         ([(None, "online", 1, 0), ("quiet", "offline", 2, 30)], ["outlet.differences"]),
         ([(None, "online", 1, 0)], ["outlet.missing"]),
         ([(None, "online", 1, 0), ("online", "offline", 2, 30), ("online", "offline", 3, 30)], ["outlet.differences"]),
+        ([(None, "online", 1, 0), ("online", "offline", 1, 30), (None, "online", 1, 0, "b")], ["outlet.differences"]),
     ],
 )
 def test_states_in_an_outlet_are_a_chain_that_ends_in_the_expected_status(
-    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[str | None, str, int, int]], problems: list[str]
+    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[Any, ...]], problems: list[str]
 ) -> None:
-    columns = ("was", "status", "batch", "at")
-    found = [{"device": "a", "field": "status", "epoch": 1, **dict(zip(columns, row, strict=True))} for row in rows]
+    columns = ("was", "status", "batch", "at", "device")
+    found = [{"device": "a", "field": "status", "epoch": 1, **dict(zip(columns, row, strict=False))} for row in rows]
     monkeypatch.setattr(outlets, "read", lambda *_: found)
     right: Any = SimpleNamespace(windows={}, devices={"a": SimpleNamespace(status="offline", statuses={})})
     verdict, no_rules = Verdict(), cast("Any", None)
     outlets.check_outlets(right, no_rules, [{"name": "alarms", "states": True}], verdict)
     assert [*verdict.kinds] == problems
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, ""),
+        ({"end": 1_101}, "end is 1101, expected 1100"),
+        ({"local_start": "1970-01-01"}, "local_start is 1970-01-01, expected None"),
+        ({"first": 1_000 + 1e-7}, "first is 1000.0000001, expected 1000"),
+        ({"min": math.nextafter(0.1, 1)}, "expected 0.1"),
+        ({"p95": 0.1979}, "p95 is 0.1979, expected 0.2"),
+        ({"rate": None}, "rate is None, expected 10.0"),
+        ({"p99": 0.2}, "p99 is 0.2, expected None"),
+    ],
+)
+def test_a_window_in_an_outlet_has_each_statistic_of_its_view_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, change: Mapping[str, Any], problem: str
+) -> None:
+    view = replace(VIEWS[0], statistics=tuple(name for name in PLAIN if name != "p99"))
+    right, rows = expectation((view,)), list[dict[str, Any]]()
+    for place, value in right.windows.items():
+        of = dict(zip(("view", "measure", "key", "start"), place, strict=True))
+        numbers = {name: number for name, number, _ in statistics_of(value, view.statistics)}
+        rows += [{**of, "end": value.end, **numbers, "revision": 0, "closed_by": "watermark"}] if value.final else []
+    next(row for row in rows if row["key"] == "a:b").update(change)
+    monkeypatch.setattr(outlets, "read", lambda *_: rows)
+    verdict, no_rules = Verdict(), cast("Any", SimpleNamespace(views=(view,)))
+    outlets.check_outlets(right, no_rules, [{"name": "history"}], verdict)
+    assert (verdict.compared, verdict.kinds) == ({"outlet history": 2}, {"outlet.differences": 1} if problem else {})
+    assert problem in " ".join(verdict.examples)
