@@ -3,7 +3,7 @@
 #   make demo         the main job on embedded servers, checked against an oracle    (FOR=60s RATE=5000 DEVICES=10000 KEEP=1)
 #   make check        ruff, mypy, unit tests: five minutes on two slow cores
 #   make test         ruff, mypy and tests of every promise on real parts, by three processes    (ARGS="-k lease")
-#   make transcripts  event-time rules in YAML, run by three executors    (NAMES="silence")
+#   make transcripts  event-time rules in YAML, run by two executors    (NAMES="silence")
 #   make walks        random walks through the service behind decoding, compared with plain lists    (WALKS=200 SEED=3 REAL=1)
 #   make bench        catch-up rate, latency, cost of a row, memory    (QUICK=1 ONLY=steady)
 #   make site         the documentation site, in .build/site/html

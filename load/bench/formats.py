@@ -25,8 +25,8 @@ from load.bench.references import REPORT, reported_by
 from load.fleet.encode import SCHEMAS, encoder_of
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.protobuf import schema
+from load.servers.kafka import KAFKA
 from load.servers.schema_registry import Registry
-from load.transcripts.builders import KAFKA
 from service.admission import readings
 from service.settings import Settings, parse
 from service.spark import session

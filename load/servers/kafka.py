@@ -23,6 +23,11 @@ from service.spark.java import java
 
 LOG_APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 CREATE_TIME = {"message.timestamp.type": "CreateTime"}
+KAFKA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
+"""The columns of Spark's Kafka source, for frames that stand for it."""
 _LOGGING = [
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",

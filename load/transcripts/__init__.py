@@ -1,1 +1,1 @@
-"""Transcripts: what goes in and what comes out, in YAML, run by three executors. docs: load/transcripts/transcript.py."""
+"""Transcripts: what goes in and what comes out, in YAML, run by two executors. docs: load/transcripts/transcript.py."""

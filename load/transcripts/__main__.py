@@ -1,6 +1,6 @@
 """Runs all transcripts by all executors.
 
-    python -m load.transcripts [--json FILE] [--executor pure|builders|live ...] [NAME ...]
+    python -m load.transcripts [--json FILE] [--executor pure|live ...] [NAME ...]
 
 tests/transcripts/*.yaml, or those of the names, without .yaml, must hold; those of tests/transcripts/wrong must be found
 wrong by every executor. Exit status 0 only then.
@@ -12,34 +12,27 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-
-from pyspark.sql import SparkSession
 
 from load.judge.rules import read_reference, read_rules
 from load.servers.machine import check_machine
 from load.testbed import ROOT, to_toml
-from load.transcripts.builders import Builders
 from load.transcripts.live import Live
-from load.transcripts.profile import IDLE_AFTER_MS, document, known, registry, write_reference
+from load.transcripts.profile import IDLE_AFTER_MS, document, registry, write_reference
 from load.transcripts.pure import Pure
-from load.transcripts.simulated_clock import without_revision
 from load.transcripts.transcript import Output, Step, Transcript, TranscriptError, changes, judge, load
 from service.errors import TidemarkError
-from service.spark import session
 
 FOLDER = ROOT / ".build" / "transcripts"
 RIGHT = ROOT / "tests" / "transcripts"
 WRONG = RIGHT / "wrong"
-NAMES = ("pure", "builders", "live")
+NAMES = ("pure", "live")
 
 
 class Executor(Protocol):
     """Takes all transcripts of a run, one after the other."""
-
-    name: str
 
     @property
     def watermark_ms(self) -> int: ...
@@ -64,38 +57,33 @@ def run(transcript: Transcript, executor: Executor) -> None:
     for number, step in enumerate(transcript.steps):
         if step.replay:
             rejects = {item: fields for item, fields in before.items() if item.startswith("reject ")}
-            after = without_revision(rejects | dict(transcript.mine(executor.replay(transcript))))
-            before = without_revision(before)
+            after = _without_revision(rejects | dict(transcript.mine(executor.replay(transcript))))
+            before = _without_revision(before)
         else:
             after = transcript.mine(executor.step(transcript, step))
         judge(transcript, number, changes(before, after), executor.watermark_ms)
         before = after
 
 
+def _without_revision(output: Output) -> Output:
+    """`revision` tells what readers have seen on the way."""
+    return {item: {name: fields[name] for name in fields if name != "revision"} for item, fields in output.items()}
+
+
 @contextmanager
-def executor(
-    name: str, folder: Path, transcripts: list[Transcript], spark_of: SparkSession | None = None
-) -> Iterator[Executor]:
-    """The executor of that name, in `folder`; a session for the second one is made if there is none."""
+def executor(name: str, folder: Path, transcripts: list[Transcript]) -> Iterator[Executor]:
+    """The executor of that name, in `folder`."""
     folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        url = stack.enter_context(registry())
+    with registry() as url:
         if name == "live":
-            yield stack.enter_context(Live(folder / "stage", transcripts, url))
+            with Live(folder / "stage", transcripts, url) as live:
+                yield live
             return
-        if name == "pure":
-            config = folder / "tidemark.toml"
-            config.write_text(to_toml(document(folder, url)), encoding="utf-8")
-            write_reference(folder, transcripts)
-            rules = read_rules(config)
-            yield Pure(rules, read_reference(rules), IDLE_AFTER_MS)
-            return
-        spark = spark_of or session.build(master="local[2]")
-        if spark is not spark_of:
-            stack.callback(spark.stop)
-        builders = Builders(spark, document(folder, url), folder, known(transcripts))
-        stack.callback(builders.close)
-        yield builders
+        config = folder / "tidemark.toml"
+        config.write_text(to_toml(document(folder, url)), encoding="utf-8")
+        write_reference(folder, transcripts)
+        rules = read_rules(config)
+        yield Pure(rules, read_reference(rules), IDLE_AFTER_MS)
 
 
 def files(*names: str) -> list[Path]:
@@ -106,20 +94,14 @@ def files(*names: str) -> list[Path]:
     ]
 
 
-def play(
-    name: str,
-    folder: Path,
-    right: Sequence[Transcript],
-    wrong: Sequence[Transcript],
-    spark: SparkSession | None = None,
-) -> dict[str, Any]:
+def play(name: str, folder: Path, right: Sequence[Transcript], wrong: Sequence[Transcript]) -> dict[str, Any]:
     """Run all by one executor. `failed` are the right ones that do not hold and the wrong ones that do.
 
     `rejected` are the errors of the wrong ones.
     """
     failed: list[str] = []
     rejected: list[str] = []
-    with executor(name, folder, [*right, *wrong], spark) as made:
+    with executor(name, folder, [*right, *wrong]) as made:
         for transcript in sorted((*right, *wrong), key=lambda each: each.origin_ms):  # they share one timeline
             try:
                 run(transcript, made)
@@ -133,9 +115,9 @@ def play(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 when the right ones hold and the wrong ones do not, by every executor; 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="make transcripts", description="Transcripts, by three executors.")
+    parser = argparse.ArgumentParser(prog="make transcripts", description="Transcripts, by two executors.")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--executor", action="append", choices=NAMES, help="one of them; all without it")
+    parser.add_argument("--executor", action="append", choices=NAMES, help="one of them; both without it")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="files in tests/transcripts, without .yaml; all without it"
     )

@@ -1,4 +1,4 @@
-"""The third executor: the service itself, submitted to Spark, with a real Kafka and a real Redis.
+"""The second executor: the service itself, submitted to Spark, with a real Kafka and a real Redis.
 
 Records are sent with their times as Kafka's (CreateTime), and the service's clock is a file (service/clock.py). A step is
 over when progress holds all of it, the watermark that follows from it, and how far silence has closed; the pure executor
@@ -6,11 +6,10 @@ says which these are. What changed and is not in the change feed is an error.
 """
 
 import json
-import os
 import re
-import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -68,8 +67,6 @@ _CONFIG = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.
 
 class Live:
     """One service for a whole run, in a `with` block."""
-
-    name = "live"
 
     def __init__(self, folder: Path, transcripts: list[Transcript], registry_url: str) -> None:
         self._any_site = folder / "expectations.json"  # those of the testbed allow no zone as a site
@@ -235,12 +232,13 @@ class Live:
         driver = psutil.Process(self.testbed.service_pid)
         self._stopped_workers = [each for each in driver.children(recursive=True) if _is_worker(each)]
         for each in self._stopped_workers:
-            os.kill(each.pid, signal.SIGSTOP)
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                each.suspend()
 
     def _read_on(self) -> None:
         for each in self._stopped_workers:
-            if each.is_running():
-                os.kill(each.pid, signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
         self._stopped_workers = []
 
     def _is_published(self) -> bool:

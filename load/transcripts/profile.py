@@ -201,7 +201,6 @@ LEAVING = (KEPT, "soon", "filled", "crew", "five")
 """The views whose windows go to the outlet."""
 STATES = "states"
 """The outlet of changes of statuses, and the name among a transcript's views of one that looks at them."""
-COLUMNS = ("site", "expects")
 REFERENCE: Mapping[str, Any] = {
     "query": "select device_id, type, installed, site, expects from devices",
     "columns": ["site"],
@@ -257,23 +256,17 @@ def outlets(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def known(transcripts: Iterable[Transcript]) -> list[tuple[str, str, str | None]]:
-    """The reference: device and COLUMNS, of all transcripts, and one device more: a reference may not be empty."""
+def write_reference(folder: Path, transcripts: Iterable[Transcript]) -> None:
+    """Write the devices of all transcripts to an SQLite file, and one device more: a reference may not be empty."""
+    path = folder / DATABASE
+    path.unlink(missing_ok=True)
     rows: list[tuple[str, str, str | None]] = [("nobody", "nowhere", None)]
     for each in transcripts:
         for name in sorted({*each.sites, *each.intervals}):
             expects = f"{each.intervals[name]} s" if name in each.intervals else None
             rows.append((each.device(name), each.sites.get(name, "nowhere"), expects))
-    return rows
-
-
-def write_reference(folder: Path, transcripts: Iterable[Transcript]) -> None:
-    """An SQLite file with the devices that are known, in place of the one that is there."""
-    path = folder / DATABASE
-    path.unlink(missing_ok=True)
-    rows = [(device, "sensor", "2026-01-01", *columns) for device, *columns in known(transcripts)]
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
             "create table devices (device_id text primary key, type text, installed text, site text, expects text)"
         )
-        connection.executemany("insert into devices values (?, ?, ?, ?, ?)", rows)
+        connection.executemany("insert into devices values (?, 'sensor', '2026-01-01', ?, ?)", rows)

@@ -1,8 +1,9 @@
 """The first executor: the rules as plain functions, without Spark, Kafka or Redis.
 
 Admission is the oracle's (load/judge/oracle.py), windows and sessions are those of load/judge/expected.py. What the engine
-and the clock add are three rules:
+and the clock add:
 
+    input is silent since the last admitted reading if all records are read; the clock then closes what ended `idle_after` ago
     the watermark is the largest admitted event time less `max_delay + max_ahead`, and never falls
     a reading below the watermark of the step before is late: what it belongs to may be closed
     what silence closes stays closed until it says something else, which revises it, or until the watermark passes it
@@ -15,28 +16,59 @@ Views that change are in view_changes.py. All records are taken again then: the 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from load.judge import oracle
 from load.judge.rules import Reference, Rules, amount, views_of
 from load.transcripts.profile import LEAVING, VIEWS, changed
-from load.transcripts.simulated_clock import SimulatedClock, content
 from load.transcripts.transcript import FIELDS, Fields, Output, Record, Step, Transcript, reject, view_of
 from load.transcripts.view_changes import Shown, ViewChanges
 
 Items = dict[str, Fields]
 _Device = tuple[int, Mapping[str, tuple[float, int]], Sequence[tuple[int, int]]]
 """Of a device its last reading, the last value of each measure with its time, and starts and counts of its sessions."""
+AWAY_MS = 15_000
+"""A silence begins again when nobody has looked at the topics for longer."""
 PLACES = ("online", "quiet", "offline")
 """In the order in which a status moves on without a reading."""
 
 
+class SimulatedClock:
+    """A clock that only the transcripts move, and what silence makes of it."""
+
+    def __init__(self, after_ms: int) -> None:
+        self.now_ms = 0
+        self.after_ms = after_ms
+        self._looked_ms = self._since_ms = self._read_ms = 0
+        self._admitted = 0
+        self._unread_ms: int | None = None
+
+    def arrive(self, records: Iterable[Record]) -> None:
+        """The clock is never behind the broker's."""
+        self.now_ms = max([self.now_ms, *(record.at_ms for record in records)])
+
+    def wait(self, ms: int, admitted: int, unread: Collection[Record]) -> None:
+        """So much time passes, in which nothing arrives and these records are not read; so many were `admitted` until now."""
+        if admitted != self._admitted or self.now_ms - self._looked_ms > AWAY_MS:
+            self._since_ms, self._admitted = self.now_ms, admitted
+        begin_ms, self.now_ms = self.now_ms, self.now_ms + ms
+        self._looked_ms = self.now_ms
+        if not unread:
+            self._read_ms, self._unread_ms = self.now_ms, None
+        else:  # those that were left by the step before are read
+            self._read_ms = self._read_ms if self._unread_ms is None else self._unread_ms
+            self._unread_ms = begin_ms
+
+    def line_ms(self, watermark_ms: int) -> int | None:
+        """Up to where silence closes now, None for nothing."""
+        line_ms = self._read_ms - self.after_ms
+        return line_ms if line_ms >= self._since_ms and line_ms > watermark_ms else None
+
+
 class Pure:
     """All transcripts of a run in one ledger, one step after the other."""
-
-    name = "pure"
 
     def __init__(self, rules: Rules, reference: Reference, idle_after_ms: int) -> None:
         self._rules, self._reference = rules, reference
@@ -85,7 +117,8 @@ class Pure:
             self._parts |= {item for item, fields in self._there()[0].items() if "complete_from" in fields}
             if self.views.reach(self.watermark_ms):
                 self._ledger = self._retaken()
-        self.simulated_clock.wait(step.silent_ms, self._unread)
+        admitted = sum(each.admitted for each in self._ledger.partitions.values())
+        self.simulated_clock.wait(step.silent_ms, admitted, self._unread)
         return self._output()
 
     def replay(self, transcript: Transcript) -> Output:
@@ -116,8 +149,6 @@ class Pure:
         for index, reason in self._ledger.take_all(taken):
             if reason is not None:
                 self._rejects[reject(self._number, index)] = {"reason": reason}
-
-        self.simulated_clock.admitted = sum(each.admitted for each in self._ledger.partitions.values())
 
     def _output(self) -> Output:
         there, contents = self._there()
@@ -218,6 +249,12 @@ class Pure:
             items[f"device {name}"] = {"status": known.status, "last_seen": known.last_seen, **values, **statuses}
             contents[f"device {name}"] = known.last_seen, lasts, of_device.get(name)
         return items, contents
+
+
+def content(fields: Fields) -> object:
+    """Return the content of a window or session. If it changes after silence has closed it, the value is revised."""
+    carried = tuple(fields.get(name) for name in ("increase", "integral", "longest_gap"))  # from before the window
+    return fields["count"], fields.get("last"), carried
 
 
 def _window(shown: Shown) -> Fields:

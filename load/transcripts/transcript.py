@@ -71,8 +71,8 @@ Output = Mapping[str, Fields]
 """What there is after a step: `window <view>/<measure>/<key>/<s>`, `session <device>/<s>`, `device <device>` and `reject <n>`
 with their fields."""
 
-ENDLESS = "0"
-"""The start of the one window of a view without windows. Its item is `window <view>/<measure>/<device>/ever`."""
+ENDLESS = "ever"
+"""The start of the one window of a view without windows: `window <view>/<measure>/<device>/ever`."""
 
 OTHERS = tuple(name for name in PLAIN if name not in DEFAULT)
 """The statistics that a window of the view `every` has in addition; one that is absent is null."""
@@ -198,40 +198,24 @@ class Transcript:
 
     def mine(self, output: Output) -> Output:
         """Of the items of all transcripts, in the names of the settings, those that this one looks at, in its own."""
-        return dict(self._mine(output) if self.at_ms is None else self._mine_of_days(output))
-
-    def _mine_of_days(self, output: Output) -> Iterator[tuple[str, Fields]]:
-        prefix = f"{self.number}."
-        for item, fields in output.items():
-            kind, _, name = item.partition(" ")
-            if kind == "window":
-                view, measure, key, start = _window(name)
-                if view.partition("@")[0] in self.views and key.startswith(prefix):
-                    yield f"window {view}/{measure}/{key.removeprefix(prefix)}/{_time(int(start))}", _with_time(fields)
-            elif kind == "view":
-                if self.changes_views and name in self.views:
-                    yield item, _with_time(fields)
-            elif kind == "reject":
-                yield item, fields
+        return dict(self._mine(output))
 
     def _mine(self, output: Output) -> Iterator[tuple[str, Fields]]:
         prefix = f"{self.number}."
         for item, fields in output.items():
             kind, _, name = item.partition(" ")
-            if kind in {"window", "left"}:
-                view, measure, key, start = _window(name)
-                is_mine = view.partition("@")[0] in self.views
-                if start == ENDLESS:
-                    if is_mine and key.startswith(prefix):
-                        yield f"window {view}/{measure}/{key.removeprefix(prefix)}/ever", fields
-                    continue
-                seconds = self.seconds(int(start))
-                if not is_mine or not -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000:
-                    continue
-                yield f"{kind} {view}/{measure}/{key.removeprefix(prefix)}/{seconds:g}", self._marked(fields)
+            if kind == "reject":
+                yield item, fields
             elif kind == "view":
                 if self.changes_views and name in self.views:
                     yield item, self._marked(fields)
+            elif kind in {"window", "left"}:
+                view, measure, key, start = _window(name)
+                shown = self._start(key, int(start)) if view.partition("@")[0] in self.views else ""
+                if shown:
+                    yield f"{kind} {view}/{measure}/{key.removeprefix(prefix)}/{shown}", self._marked(fields)
+            elif self.at_ms is not None:
+                continue
             elif kind == "told":
                 if "states" in self.views and name.startswith(prefix):
                     yield f"told {name.removeprefix(prefix)}", {**fields, "at": self.seconds(fields["at"])}
@@ -244,15 +228,23 @@ class Transcript:
                         for key, value in fields.items()
                     },
                 )
-            elif kind == "reject":
-                yield item, fields
+
+    def _start(self, key: str, ms: int) -> str:
+        """The start of a window as this transcript writes it, "" for a window of another one."""
+        is_own = key.startswith(f"{self.number}.")
+        if self.at_ms is not None or ms == 0:
+            return "" if not is_own else _time(ms) if ms else ENDLESS
+        seconds = self.seconds(ms)
+        return f"{seconds:g}" if -HOUR_MS / 2000 <= seconds < HOUR_MS / 2000 else ""
 
     def _marked(self, fields: Fields) -> Fields:
-        """With `complete_from` in seconds, if it is in the hour of this transcript."""
-        if fields.get("complete_from") is None:
+        """With `complete_from` as a time, or in seconds if it is in the hour of this transcript."""
+        mark = fields.get("complete_from")
+        if mark is None:
             return fields
-        seconds = self.seconds(fields["complete_from"])
-        return {**fields, "complete_from": seconds if abs(seconds) < HOUR_MS / 2000 else None}
+        seconds = self.seconds(mark)
+        shown = _time(mark) if self.at_ms is not None else seconds if abs(seconds) < HOUR_MS / 2000 else None
+        return {**fields, "complete_from": shown}
 
     def seconds(self, ms: int) -> float:
         """Since the origin."""
@@ -295,11 +287,25 @@ def _same(actual: object, expected: object) -> bool:
     return actual == expected
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that occurs twice in a mapping: YAML takes the last one, and the first expectation would be gone."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise yaml.MarkedYAMLError(problem=f"keys that occur twice: {twice}", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def load(*files: Path) -> list[Transcript]:
     """All transcripts of the files, numbered through. Raises TranscriptError, naming file and transcript."""
     transcripts: list[Transcript] = []
     for path in files:
-        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+        try:
+            documents = list(yaml.load_all(path.read_text(encoding="utf-8"), _Loader))
+        except yaml.YAMLError as error:
+            raise TranscriptError(f"{path.name}: {error}") from error
+        for document in documents:
             try:
                 transcripts.append(_transcript(document, path.name, len(transcripts)))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -384,12 +390,6 @@ def _window(name: str) -> tuple[str, str, str, str]:
     view, measure, rest = name.split("/", 2)
     key, _, start = rest.rpartition("/")
     return view, measure, key, start
-
-
-def _with_time(fields: Fields) -> Fields:
-    """With `complete_from` as a time."""
-    mark = fields.get("complete_from")
-    return fields if mark is None else {**fields, "complete_from": _time(mark)}
 
 
 def _time(ms: int) -> str:

@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from load.judge import oracle
 from load.judge.rules import Reference, read_rules
+from load.servers.kafka import KAFKA
 from load.testbed import to_toml
-from load.transcripts.builders import KAFKA
 from service.admission import readings
 from service.settings import Settings
 from tests.stream.records import Record

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from load.transcripts.builders import KAFKA
+from load.servers.kafka import KAFKA
 from service import row_schemas
 from service.admission.column_values import ColumnValues
 from service.admission.questions import COLUMN_VALUES, until_decided

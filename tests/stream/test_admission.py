@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from load.judge.oracle import may_be_named
-from load.transcripts.builders import KAFKA
+from load.servers.kafka import KAFKA
 from service.admission import readings
 from service.admission.readings import DETAIL_LETTERS, REASONS
 from service.aggregation import task_counters

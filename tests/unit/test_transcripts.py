@@ -1,4 +1,4 @@
-"""Transcripts are read strictly, judged strictly, and hold for the pure executor. The other two: `make transcripts`."""
+"""Transcripts are read strictly, judged strictly, and hold for the pure executor. The other one: `make transcripts`."""
 
 from pathlib import Path
 
@@ -41,6 +41,8 @@ def test_all_transcripts_hold_for_the_pure_executor_and_the_wrong_ones_do_not(tm
         ("name: x\nsteps: [{expect: {}}]", "nothing happens"),
         ("name: x\nsteps: [{replay: true}, {silent: 1}]", "only the last step"),
         ("name: x\nsteps: []\n---\nname: x\nsteps: []", "names occur twice: ['x']"),
+        ("name: x\nsteps: [{add: [a 0 1], expect: {device a: online, device a: quiet}}]", "twice: ['device a']"),
+        ("name: x\nsteps: [", "one.yaml: "),
     ],
 )
 def test_what_a_transcript_may_not_say_is_named(tmp_path: Path, text: str, message: str) -> None:
