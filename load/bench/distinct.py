@@ -22,7 +22,6 @@ from state.watermark import EventTime
 
 DEVICES, READINGS, BATCHES, REMEMBERED = 10_000, 20_000, 60, 30
 _MEASURE, _STEP_MS = "temperature", 2_000
-_SCHEMA = admitted.schema((_MEASURE,))
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -67,14 +66,7 @@ def _readings(batch: int) -> pa.RecordBatch:
     chance = np.random.default_rng(batch)
     number = np.arange(READINGS)
     number[chance.integers(0, READINGS, READINGS // 100)] = 0
-    columns = {
-        "bucket": np.zeros(READINGS, np.int32),
-        "device": [f"device-{each:06d}" for each in (number % DEVICES).tolist()],
-        "event_ms": rows.START_MS + _STEP_MS * batch + number // DEVICES,
-        "broker_ms": np.full(READINGS, rows.START_MS + _STEP_MS * batch),
-        "from_partition": np.zeros(READINGS, np.int32),
-        "offset": np.arange(READINGS) + READINGS * batch,
-        _MEASURE: chance.normal(20.0, 3.0, READINGS),
-        "reject": pa.nulls(READINGS, pa.string()),
-    }
-    return pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in _SCHEMA], schema=_SCHEMA)
+    devices = [f"device-{each:06d}" for each in (number % DEVICES).tolist()]
+    at_ms = rows.START_MS + _STEP_MS * batch
+    values = chance.normal(20.0, 3.0, READINGS)
+    return admitted.readings(devices, at_ms + number // DEVICES, np.full(READINGS, at_ms), **{_MEASURE: values})

@@ -46,12 +46,7 @@ def measure(folder: Path) -> dict[str, float]:
             target, rows = sink(server.url, batch, START_MS), _output(batch)  # made before the clock runs
             written.append(timed([server], 3 * DEVICES, publish, target, rows))
             plain.append(timed([server], 3 * DEVICES, _hset, client, batch))
-    figures = {"row": _median(written[1:]), "hset": _median(plain[1:])}
-    return {
-        f"{name}_{part}us": round(value, 2)
-        for name, values in figures.items()
-        for part, value in zip(("redis_", ""), values, strict=True)
-    }
+    return _figures("redis", row=written[1:], hset=plain[1:])
 
 
 def measure_new(folder: Path) -> dict[str, float]:
@@ -64,12 +59,7 @@ def measure_new(folder: Path) -> dict[str, float]:
             target, rows = sink(written_to.url, batch, START_MS), _output(batch, first)
             written.append(timed([written_to], 3 * DEVICES, publish, target, rows))
             plain.append(timed([plain_to], 3 * DEVICES, _hset, client, batch, 3 * first))
-    figures = {"new_row": _median(written[NEW_BATCHES // 2 :]), "new_hset": _median(plain[NEW_BATCHES // 2 :])}
-    return {
-        f"{name}_{part}us": round(value, 2)
-        for name, values in figures.items()
-        for part, value in zip(("redis_", ""), values, strict=True)
-    }
+    return _figures("redis", new_row=written[NEW_BATCHES // 2 :], new_hset=plain[NEW_BATCHES // 2 :])
 
 
 def measure_cluster(folder: Path) -> dict[str, float]:
@@ -92,12 +82,7 @@ def measure_cluster(folder: Path) -> dict[str, float]:
                 if not batch:
                     begin_term(target)
                 times[name].append(timed(servers, 3 * DEVICES, publish, target, rows))
-    medians = {name: _median(pairs[1:]) for name, pairs in times.items()}
-    return {
-        f"{name}_{part}us": round(value, 2)
-        for name, values in medians.items()
-        for part, value in zip(("busiest_redis_", ""), values, strict=True)
-    }
+    return _figures("busiest_redis", **{name: pairs[1:] for name, pairs in times.items()})
 
 
 def ratios(rows: dict[str, float]) -> dict[str, float]:
@@ -140,8 +125,13 @@ def _cpu_s(server: Redis) -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    return float(np.median([cpu for cpu, _ in pairs])), float(np.median([wall for _, wall in pairs]))
+def _figures(of: str, **times: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """The medians by name, of the CPU of `of` and in all."""
+    return {
+        f"{name}_{part}us": round(float(np.median(values)), 2)
+        for name, pairs in times.items()
+        for part, values in zip((f"{of}_", ""), zip(*pairs, strict=True), strict=True)
+    }
 
 
 def sink(url: str, batch: int, watermark_ms: int, view: Mapping[str, Any] = VIEW, **options: Any) -> Sink:

@@ -76,18 +76,9 @@ def _readings(batch: int) -> pa.RecordBatch:
     size = DEVICES * READINGS
     number = np.arange(size)
     event_ms = rows.START_MS + 1_000 * (READINGS * batch + number % READINGS)
-    columns = {
-        "bucket": np.zeros(size, np.int32),
-        "device": [f"device-{each:06d}" for each in (number // READINGS).tolist()],
-        "event_ms": event_ms,
-        "broker_ms": event_ms,
-        "from_partition": np.zeros(size, np.int32),
-        "offset": number,
-        _MEASURE: np.random.default_rng(batch).normal(20.0, 3.0, size),
-        "reject": pa.nulls(size, pa.string()),
-    }
-    schema = admitted.schema((_MEASURE,))
-    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+    devices = [f"device-{each:06d}" for each in (number // READINGS).tolist()]
+    values = np.random.default_rng(batch).normal(20.0, 3.0, size)
+    return admitted.readings(devices, event_ms, event_ms, **{_MEASURE: values})
 
 
 def _output(table: pa.Table) -> pa.RecordBatch:

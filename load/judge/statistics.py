@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 Reading = tuple[int, float, str]
@@ -229,6 +229,12 @@ NEEDS: Mapping[str, set[str]] = {
     **{name: {"order"} for name in ORDERED},
 }
 """What a window keeps for a statistic: one that another statistic needs, too, is there at once."""
+
+
+def kept_for(names: Iterable[str]) -> set[str]:
+    """Return what a window keeps for these statistics."""
+    return set[str]().union(*(NEEDS[name] for name in names))
+
 
 _SHARES: Mapping[str, float] = {"rate": 1e-9, "median": 0.01, "p95": 0.01, "p99": 0.01}
 _ROUNDED = {"increase", "increase_rate", "time_weighted_mean", "integral", "linear_mean", "linear_integral", "coverage"}

@@ -14,7 +14,7 @@ from typing import Any
 from load.judge.expected import Readings, View, WindowKey, Windows, WindowValue, windows
 from load.judge.oracle import Ledger
 from load.judge.rules import Reference
-from load.judge.statistics import NEEDS
+from load.judge.statistics import NEEDS, kept_for
 from load.judge.versions import Versions
 
 
@@ -122,7 +122,7 @@ def _phased(
     of_phase: list[tuple[View, Windows]] = []
     kept: dict[WindowKey, set[str]] = {}
     for (since, view), end in zip(phases, ends, strict=True):
-        needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
+        needs = kept_for(view.statistics)
         lines = whole.watermark_ms, whole.idle_ms
         touched = windows([view], _between(readings, since, end), reference, *lines)
         of_phase.append((view, touched))

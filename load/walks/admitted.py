@@ -1,7 +1,9 @@
 """Rows as admission leaves them (readings.admit), for tests that begin behind it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -19,3 +21,20 @@ def schema(measures: Iterable[str]) -> pa.Schema:
             ("reject", pa.string()),
         ]
     )
+
+
+def readings(device: Sequence[str], event_ms: Any, broker_ms: Any, **measures: Any) -> pa.RecordBatch:
+    """Return readings of one bucket and partition, one array a column; their offsets are their numbers."""
+    size = len(device)
+    columns = {
+        "bucket": np.zeros(size, np.int32),
+        "from_partition": np.zeros(size, np.int32),
+        "offset": np.arange(size),
+        "device": device,
+        "event_ms": event_ms,
+        "broker_ms": broker_ms,
+        "reject": pa.nulls(size, pa.string()),
+        **measures,
+    }
+    form = schema(measures)
+    return pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in form], schema=form)

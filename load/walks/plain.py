@@ -27,7 +27,7 @@ from functools import cache
 
 from load.judge.expected import View
 from load.judge.predicates import Predicate
-from load.judge.statistics import NEEDS, ORDERED, Frame, of_carried, plain
+from load.judge.statistics import NEEDS, ORDERED, Frame, kept_for, of_carried, plain
 from load.judge.versions import Versions
 
 MAX_DELAY_MS, MAX_AHEAD_MS, IDLE_AFTER_MS = 30_000, 5_000, 5_000
@@ -275,7 +275,7 @@ class Plain:
                 del self._windows[place]
 
     def _count(self, readings: Iterable[Reading], rules: Rules, views: Sequence[View]) -> None:
-        needs = {view.name: set[str]().union(*(NEEDS[name] for name in view.statistics)) for view in views}
+        needs = {view.name: kept_for(view.statistics) for view in views}
         for each in readings:
             for of_keys in [view for view in views if each.meets(view.where)]:
                 key = of_keys.key(each.device, rules.reference.get(each.device, {}))
@@ -325,8 +325,8 @@ class Plain:
                 if (each.end if closed_by == "watermark" else start + view.window_ms) <= line_ms:
                     found.setdefault((view.name, measure, key, start), []).append(each)
             for place in found:
-                needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
-                self._windows.setdefault(place, _Window(place[3] + view.window_ms, needs, view.statistics))
+                new = _Window(place[3] + view.window_ms, kept_for(view.statistics), view.statistics)
+                self._windows.setdefault(place, new)
             for place, window in self._windows.items():
                 if place[0] == view.name and window.closed_by != "watermark":
                     self._take_closed(place, window, found.get(place, []), line_ms, closed_by, view.statistics)
@@ -343,7 +343,7 @@ class Plain:
         readings = window.base + [reading for each in parts for reading in each.readings]
         kept = window.base_kept
         if parts:
-            needs = set[str]().union(*(NEEDS[name] for name in names))
+            needs = kept_for(names)
             kept = (kept if window.base else needs).intersection(needs, *(each.kept for each in parts))
         if closed_by == "watermark":
             window.base, window.base_kept = readings, kept
@@ -377,9 +377,8 @@ class Plain:
             is_shown = is_shown and (window is None or window.unfilled != carried)
             if view is not None and is_shown and is_due and is_empty and not is_settled:
                 if window is None:
-                    needs = set[str]().union(*(NEEDS[name] for name in view.statistics))
                     window = self._windows[place] = _Window(
-                        end, needs, view.statistics, carry_ms=view.carry_ms, local=view.local(start)
+                        end, kept_for(view.statistics), view.statistics, carry_ms=view.carry_ms, local=view.local(start)
                     )
                 elif window.carried != carried:
                     window.revision += window.closed_by in {"idle", "settled"}
@@ -442,7 +441,7 @@ class Plain:
             if not version.marks:
                 continue
             computed: dict[Place, _Window] = {}
-            view, needs = version.view, set[str]().union(*(NEEDS[name] for name in version.view.statistics))
+            view, needs = version.view, kept_for(version.view.statistics)
             for each in [each for each in self.all_admitted if each.meets(view.where)]:
                 key = version.view.key(each.device, rules.reference.get(each.device, {}))
                 view = version.view.of_key(key)
