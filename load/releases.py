@@ -25,12 +25,13 @@ def extract(version: str, folder: Path) -> Path:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    tag = subprocess.run(["git", "rev-parse", "-q", "--verify", f"v{version}^{{commit}}"], cwd=_ROOT, check=False)
+    ask = ["git", "rev-parse", "-q", "--verify", f"v{version}^{{commit}}"]
+    tag = subprocess.run(ask, cwd=_ROOT, check=False, capture_output=True)
     name = f"v{version}" if tag.returncode == 0 else RELEASES.get(version, version)
     archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True, capture_output=True)
     # A release asks for the version of its distribution, whose name was `tidemark`; this environment has tidemark-service.
-    info = folder / f"tidemark-{version}.dist-info"
+    info = folder / "tidemark.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tidemark\nVersion: {version}\n", encoding="utf-8")
     return folder

@@ -153,6 +153,15 @@ print(json.dumps(said))
 """
 
 
+def test_the_tree_of_a_revision_is_extracted_whatever_its_name(tmp_path: Path) -> None:
+    try:
+        tree = extract("HEAD^{/.}", tmp_path / "tree")
+    except subprocess.CalledProcessError:
+        pytest.skip("the history of the repository is not here")
+    assert (tree / "service" / "__init__.py").exists()
+    assert [*tree.glob("tidemark*.dist-info/METADATA")]
+
+
 def test_the_release_before_refuses_by_name_what_it_would_not_keep(tmp_path: Path) -> None:
     """By its own code: a reshape that was interrupted, and a setting that it does not have. Views by version are read."""
     try:
