@@ -1,5 +1,6 @@
 """Reports of the load programs: describe the machine, print the result or the error, keep the report in a file."""
 
+import argparse
 import json
 import os
 import platform
@@ -29,6 +30,14 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "load_before": os.getloadavg()[0],
     }
+
+
+def options(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that all measurements have."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--seed", type=int, default=7, help="of the fleet")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the report")
+    return parser
 
 
 def print_error(error: TidemarkError) -> int:

@@ -26,7 +26,7 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import Instance, tree
 from load.releases import PREVIOUS, extract
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.testbed import ROOT, VIEWS, Testbed, to_toml
 from service.errors import SetupError
 
@@ -155,13 +155,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the table, and return 1 if this tree takes more CPU than the limit allows."""
-    parser = argparse.ArgumentParser(prog="make pace", description="This tree against another revision, in turns.")
+    parser = options("make pace", "This tree against another revision, in turns.")
     parser.add_argument("--against", default=PREVIOUS, metavar="REVISION")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=seconds_of, default=40.0, metavar="40s")
     parser.add_argument("--devices", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     return reported(lambda: run(args), args.json, lambda report: not report["slower"])
 

@@ -17,14 +17,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.spark_cluster import TASKS_IN_DRIVER
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
@@ -160,14 +159,12 @@ def million(devices: int, seed: int, buckets: int) -> tuple[Restart, dict[str, f
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON."""
-    parser = argparse.ArgumentParser(prog="make restart", description="How long a restart takes.")
+    parser = options("make restart", "How long a restart takes.")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--million", type=int, default=1_000_000, help="devices in the state of the last kill; 0: none")
     parser.add_argument("--buckets", type=int, default=2, help="sessions.buckets of that one")
     parser.add_argument("--executors", type=int, default=5, help="kills of a service whose tasks executors do; 0: none")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     return reported(lambda: measure(args), args.json)
 

@@ -9,7 +9,6 @@ have, by name, and leave the checkpoint as it is. Then this version changes the 
 on with that. All values are compared once more. `mismatches` is the sum of both comparisons.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -27,7 +26,7 @@ from load.fleet.fleet import Fleet, FleetSettings
 from load.instance import Instance
 from load.judge.compare import compare
 from load.releases import PREVIOUS, RELEASES, extract
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.child_process import Child
 from load.servers.server_process import PATIENCE, until
 from load.testbed import POLL_S, ROOT, TOPIC, Testbed, to_toml
@@ -211,12 +210,10 @@ def upgrade(rate: float, devices: int, seconds: float, seed: int) -> Mapping[str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m load.bench.upgrade", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--json", type=Path)
+    parser = options("python -m load.bench.upgrade", (__doc__ or "").split("\n")[0])
     parser.add_argument("--rate", type=float, default=1_000.0)
     parser.add_argument("--devices", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=20.0, help="that each version runs under load")
-    parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args(arguments)
     return reported(
         lambda: upgrade(args.rate, args.devices, args.seconds, args.seed),

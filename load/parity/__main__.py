@@ -11,24 +11,21 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from load.parity import hour, year
-from load.report import machine, reported
+from load.report import machine, options, reported
 
 DIFFERENCES = ("missing", "duplicates", "differences")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute, compare, report; return the exit status."""
-    parser = argparse.ArgumentParser(prog="make parity", description="The stream against backfills and SQL.")
+    parser = options("make parity", "The stream against backfills and SQL.")
     parser.add_argument("--only", choices=("hour", "year"))
     parser.add_argument("--devices", type=int, default=500)
     parser.add_argument("--readings", type=int, default=200_000)
     parser.add_argument("--meters", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     return reported(lambda: report(args), args.json, lambda made: not any(made[name] for name in DIFFERENCES))
 

@@ -29,7 +29,7 @@ from load.judge import oracle, shares
 from load.judge.published import hashes
 from load.peers.engines import CORES, PEERS, Peer, build
 from load.peers.figures import GAP_MS, STATISTICS, Mark, Point, differences, marks, slope
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.kafka import CREATE_TIME
 from load.servers.server_process import PATIENCE
 from load.testbed import ROOT, TOPIC, Testbed
@@ -173,13 +173,11 @@ def is_right(report: Mapping[str, Any]) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print the report, and return 1 if an engine's values are wrong."""
-    parser = argparse.ArgumentParser(prog="make peers", description="Tidemark beside Flink and Kafka Streams.")
+    parser = options("make peers", "Tidemark beside Flink and Kafka Streams.")
     parser.add_argument("--readings", type=int, default=3_000_000)
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--only", nargs="+", choices=(TIDEMARK, *PEERS))
     parser.add_argument("--quick", action="store_true", help="a tenth of the readings and of the devices")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     if args.quick:
         args.readings, args.devices = args.readings // 10, args.devices // 10
