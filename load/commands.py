@@ -24,7 +24,7 @@ import psutil
 
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.kafka import LOG_APPEND_TIME
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 
@@ -72,10 +72,8 @@ AFTER = (Command(("status",), 0.5, status=1),)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Time the commands and report; return the exit status."""
-    parser = argparse.ArgumentParser(prog="make commands", description="The times of an operator's commands.")
+    parser = options("make commands", "The times of an operator's commands.")
     parser.add_argument("--devices", type=int, default=2_000)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     return reported(lambda: report(args), args.json, lambda made: not made["over"] and not made["wrong_status"])
 
@@ -100,16 +98,17 @@ def report(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def timed(command: Command, config: Path) -> dict[str, Any]:
-    """Run a command, print its times and return them with its last status."""
+    """Run a command, print its times and return them with its status: one that was not expected, if there was any."""
     words = [sys.executable, "-m", "service.cli", *command.words]
     words += ["--config", str(config)] if command.has_settings else []
     cold_s, _, status = _run(words)
-    warm, empty, used = [], [], []
+    warm, empty, used, statuses = [], [], [], {status}
     for _ in range(RUNS):
         empty.append(_run([sys.executable, "-c", "pass"])[0])
         seconds, cpu_s, status = _run(words)
         warm.append(seconds)
         used.append(cpu_s)
+        statuses.add(status)
     warm_s, empty_s, cpu_s = map(statistics.median, (warm, empty, used))
     times = f"{cold_s:6.2f} s cold {warm_s:6.2f} s warm, {cpu_s:5.2f} s of CPU"
     shown = f"{times}, goal {command.goal_s:.1f} s, {warm_s / empty_s:6.1f} x python"
@@ -121,7 +120,7 @@ def timed(command: Command, config: Path) -> dict[str, Any]:
         "cpu_s": round(cpu_s, 3),
         "goal_s": command.goal_s,
         "ratio": round(warm_s / empty_s, 1),
-        "status": status,
+        "status": next(iter(statuses - {command.status}), command.status),
         "expected_status": command.status,
     }
 

@@ -405,6 +405,10 @@ class Testbed:
         """Until /readyz says so: the first batch is done."""
         self.wait(lambda: self.get("/readyz")[0] == 200, within_s, "the service to be ready")
 
+    def wait_metrics(self) -> dict[str, float]:
+        """Return the samples when the service answers: differences to an empty answer would be figures since its start."""
+        return self.wait(self.metrics, 60.0, "the metrics of the service")
+
     def wait_published(self, ends: Mapping[int, int], within_s: float = 120.0, topic: str = TOPIC) -> None:
         """Until progress has reached `ends` (partition -> offset) of a topic, and no open value waits: all are written."""
         offsets = {str(partition): end for partition, end in ends.items()}

@@ -30,8 +30,8 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -51,7 +51,7 @@ from load.bench.references import BARE_S, reference
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
 from load.fleet.options import seconds_of
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.kafka import CREATE_TIME
 from load.servers.server_process import Repeated
 from load.testbed import ROOT, TOPIC, VIEWS, Testbed, percentile
@@ -124,8 +124,9 @@ class Lag(Repeated):
         self._records: list[float] = []
 
     def look(self) -> None:
-        """Read the lag of all partitions."""
-        self._records.append(sum(v for name, v in self._testbed.metrics().items() if name.startswith(_LAG)))
+        """Read the lag of all partitions, if the service answers."""
+        if metrics := self._testbed.metrics():
+            self._records.append(sum(value for name, value in metrics.items() if name.startswith(_LAG)))
 
     def summary(self) -> dict[str, int]:
         """The medians of the first and the last tenth, and the most."""
@@ -145,7 +146,8 @@ class Batches(Repeated):
 
     def look(self) -> None:
         """Read the time and the number of all batches so far, from one answer."""
-        metrics = self._testbed.metrics()
+        if not (metrics := self._testbed.metrics()):
+            return
         total_s, count = (metrics.get(f'{_TOTAL}_{name}{{phase="total"}}', 0.0) for name in ("sum", "count"))
         if self._last is not None and count > self._last[1]:
             self._seconds.append((total_s - self._last[0]) / (count - self._last[1]))
@@ -225,7 +227,7 @@ def catch_up(testbed: Testbed, ends: Mapping[int, int]) -> CatchUp:
         _ = testbed.service_pid
         time.sleep(0.5)  # twenty looks a second took a third of a core, and a fifth of the driver's
     seconds = last - began
-    after = testbed.metrics()
+    after = testbed.wait_metrics()
     per_reading = _per_reading(after, total) | cpu.us_per_reading(total)
     memory.close()
     testbed.stop_service()
@@ -266,12 +268,12 @@ def steady(
         memory.start()
         generator = testbed.start_generator(rate, "--for", f"{warm_up + seconds + 5}s")
         time.sleep(warm_up)
-        before, cpu = testbed.metrics(), Cpu(testbed)
+        before, began, cpu = testbed.wait_metrics(), time.monotonic(), Cpu(testbed)
         durations, lag = Batches(testbed), Lag(testbed)
         durations.start()
         lag.start()
         time.sleep(seconds)
-        after = testbed.metrics()
+        after, seconds = testbed.wait_metrics(), time.monotonic() - began
         used = cpu.us_per_reading(after["tidemark_records_total"] - before.get("tidemark_records_total", 0.0))
         durations.close()
         lag.close()
@@ -286,7 +288,7 @@ def steady(
         p95_ms=round(percentile(delta, 0.95), 1),
         p99_ms=round(percentile(delta, 0.99), 1),
         rate=round(delta["tidemark_records_total"] / seconds),
-        seconds=seconds,
+        seconds=round(seconds, 1),
         batches=batches,
         batch_mean_ms=round(seconds / max(batches, 1) * 1000, 1),
         phases_ms={name: round(value / max(batches, 1) * 1000, 1) for name, value in phases.items()},
@@ -332,9 +334,7 @@ def _phases(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the JSON."""
-    parser = argparse.ArgumentParser(
-        prog="make bench", description="Catch-up rate, floor, latency, cost of a row, memory."
-    )
+    parser = options("make bench", "Catch-up rate, floor, latency, cost of a row, memory.")
     parser.add_argument("--readings", type=int, default=8_000_000)
     parser.add_argument("--huge", type=int, default=6_000_000, metavar="READINGS", help="of a million devices")
     parser.add_argument("--steady", type=seconds_of, default=60.0, metavar="60s")
@@ -343,8 +343,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the readings and of the time: ten minutes")
     parser.add_argument("--only", choices=("catch_up", "rows", "formats", "steady", "huge", "distinct", "executors"))
     parser.add_argument("--outlet", choices=("kafka",), default="", help="of `steady`: closed windows go there")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
     if args.quick:
         args.readings, args.huge = args.readings // 3, args.huge // 3
@@ -389,21 +387,26 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return report | {part: runs[len(runs) // 2].get(part, {}) for part in PARTS}
 
 
-def _rows() -> dict[str, Any]:
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for one part, which is removed after it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        figures = bench_rows.measure(Path(folder)) | bench_rows.measure_new(Path(folder))
-        figures |= bench_rows.measure_cluster(Path(folder))
-        statistics = bench_statistics.measure(Path(folder))
+        yield Path(folder)
+
+
+def _rows() -> dict[str, Any]:
+    with _scratch() as folder:
+        figures = bench_rows.measure(folder) | bench_rows.measure_new(folder) | bench_rows.measure_cluster(folder)
+        statistics = bench_statistics.measure(folder)
     print(f"rows: {figures}", flush=True)
     print(f"statistics: {statistics}", flush=True)
     return {"rows": figures, "statistics": statistics}
 
 
 def _formats() -> dict[str, Any]:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        figures = bench_formats.measure(Path(folder))
+    with _scratch() as folder:
+        figures = bench_formats.measure(folder)
     print(f"formats: {figures}", flush=True)
     return {"formats": figures}
 
@@ -449,9 +452,8 @@ def _steady_of_minutes(args: argparse.Namespace) -> dict[str, Any]:
 
 def _distinct(args: argparse.Namespace, entry: Mapping[str, Any]) -> dict[str, float]:
     """Measure the cost of removing duplicates for a reading, and the ratio of the service's mean batch with and without it."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        figures = bench_distinct.measure(Path(folder))
+    with _scratch() as folder:
+        figures = bench_distinct.measure(folder)
     plain = entry["steady"]["batch_mean_ms"] if "steady" in entry else _batch_mean_ms(args, distinct=False)
     figures["batch_to_plain"] = round(_batch_mean_ms(args, distinct=True) / plain, 3)
     print(f"distinct: {figures}", flush=True)

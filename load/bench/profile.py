@@ -8,7 +8,6 @@ belongs to the first slice that one of its frames names, from the innermost fram
 behind a warm-up as long as the measurement.
 """
 
-import argparse
 import platform
 import re
 import subprocess
@@ -28,7 +27,7 @@ from load.bench.cpu import role, seconds_of_process
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.options import seconds_of
 from load.instance import tree
-from load.report import machine, reported
+from load.report import machine, options, reported
 from load.servers.child_process import Child, spawn
 from load.testbed import ROOT, VIEWS, Testbed
 from service.errors import SetupError
@@ -40,6 +39,7 @@ JVM, DRIVER, WORKERS = "JVM", "driver's Python", "Python workers"
 _KINDS = {"jvm": JVM, "driver": DRIVER, "workers": WORKERS}
 STARTS_S = 240.0
 REST = "everything else"
+_PTRACE = "The profilers need ptrace of the service's processes: run as root or as its user"
 
 SLICES: Mapping[str, Sequence[tuple[str, str]]] = {
     JVM: (
@@ -104,7 +104,8 @@ def sampled(pids: Mapping[str, int], folder: Path, seconds: float) -> Iterator[d
     children = [_py_spy(pids[name], files[name], seconds, has_children=name == WORKERS) for name in pids if name != JVM]
     yield found
     for child in children:
-        child.wait(60)
+        if child.wait(60):
+            raise SetupError(f"py-spy ended with status {child.returncode}; see {folder}/*.log", remedy=_PTRACE)
     _run([program, "stop", "-o", "collapsed", "-f", str(files[JVM]), "--libpath", library, jvm])
     for name, file in files.items():
         found[name] = shares(file.read_text(errors="replace").splitlines(), name)
@@ -134,9 +135,7 @@ def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         what = f"{' '.join(command[:2])} ended with status {done.returncode}: {(done.stderr or done.stdout).strip()}"
-        raise SetupError(
-            what, remedy="The profilers need ptrace of the service's processes: run as root or as its user"
-        )
+        raise SetupError(what, remedy=_PTRACE)
 
 
 def processes(root: int) -> dict[str, list[psutil.Process]]:
@@ -159,10 +158,12 @@ def measure(devices: int, rate: int, seconds: float, seed: int) -> dict[str, Any
         time.sleep(seconds)
         known = processes(testbed.service_tree)
         pids = {name: each[0].pid for name, each in known.items()}
-        before, used = testbed.metrics(), {name: _cpu(each) for name, each in known.items()}
-        with sampled(pids, FOLDER, seconds) as samples:
+        with sampled(pids, FOLDER, seconds) as samples:  # the profilers have begun, which takes them a second
+            before, began = testbed.wait_metrics(), time.monotonic()
+            used = {name: _cpu(each) for name, each in known.items()}
             time.sleep(seconds)
-            after, now = testbed.metrics(), {name: _cpu(each) for name, each in known.items()}
+            after, now = testbed.wait_metrics(), {name: _cpu(each) for name, each in known.items()}
+            seconds = time.monotonic() - began
         testbed.end_generator(load)
         testbed.stop_service()
     delta = {name: value - before.get(name, 0.0) for name, value in after.items()}
@@ -223,12 +224,10 @@ def table(report: Mapping[str, Any]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the table and the report."""
-    parser = argparse.ArgumentParser(prog="make profile", description="Where the service's CPU goes, by cause.")
+    parser = options("make profile", "Where the service's CPU goes, by cause.")
     parser.add_argument("--devices", type=int, default=10_000)
     parser.add_argument("--rate", type=int, default=RATE)
     parser.add_argument("--seconds", type=seconds_of, default=60.0, metavar="60s")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args(argv)
 
     def report() -> dict[str, Any]:

@@ -1,0 +1,43 @@
+"""Figures of the load programs: what nobody has answered is none, and one wrong status is told."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from load import commands
+from load.bench.__main__ import Batches, Lag
+from load.commands import Command
+
+
+def stage(*answers: dict[str, float]) -> Any:
+    """A testbed whose service gives these samples, one answer after the other; {} stands for none."""
+    left = iter(answers)
+    return SimpleNamespace(metrics=lambda: next(left))
+
+
+def test_a_look_without_an_answer_is_no_lag_of_zero() -> None:
+    name = 'tidemark_lag_records{topic="readings",partition="0"}'
+    lag = Lag(stage({}, {name: 5.0}, {name: 7.0}))
+    for _ in range(3):
+        lag.look()
+    assert lag.summary() == {"begin": 5, "end": 7, "most": 7}
+
+
+def test_a_look_without_an_answer_is_no_batch_since_the_start() -> None:
+    def told(seconds: float, count: float) -> dict[str, float]:
+        return {
+            f'tidemark_batch_seconds_{name}{{phase="total"}}': n for name, n in (("sum", seconds), ("count", count))
+        }
+
+    batches = Batches(stage(told(100, 10), {}, told(102, 12), told(103, 13), told(104, 14)))
+    for _ in range(5):
+        batches.look()
+    assert batches.longest_to_median() == 1.0
+
+
+def test_a_command_that_ends_once_with_another_status_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    statuses = iter([0, 0, 7, 0, 0, 0, 0])  # cold, then python and the command in turn
+    monkeypatch.setattr(commands, "_run", lambda _words: (1.0, 1.0, next(statuses)))
+    assert commands.timed(Command(("status",), 0.5), tmp_path)["status"] == 7
