@@ -14,14 +14,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
 
 from load.fleet.fleet import Fleet, FleetSettings
 from load.fleet.generator import Generator
+from load.judge.oracle import records
+from load.judge.rules import read_rules
 from load.parity import values
 from load.parity.values import Values
 from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME
-from load.testbed import PARTITIONS, ROOT, TOPIC, VIEWS, Testbed
+from load.testbed import ROOT, TOPIC, VIEWS, Testbed
 from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "parity"
@@ -132,18 +133,7 @@ def _closed(testbed: Testbed, name: str, watermark_ms: int) -> dict[str, Values]
 
 def _archive(testbed: Testbed) -> Path:
     """Write the records of the topic to a file of Parquet, as they are."""
-    options = {"bootstrap.servers": testbed.broker.bootstrap, "group.id": "archive", "enable.partition.eof": True}
-    consumer = Consumer({**options, "auto.offset.reset": "earliest", "enable.auto.commit": False})
-    consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
-    rows, ended = list[dict[str, Any]](), set[int]()
-    while len(ended) < PARTITIONS:
-        for message in consumer.consume(10_000, 1.0):
-            if message.error() is not None:
-                ended.add(int(message.partition() or 0))
-                continue
-            place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
-            rows.append({**place, "timestamp": message.timestamp()[1], "key": message.key(), "value": message.value()})
-    consumer.close()
+    rows = [dict(zip(_RECORD.names, each, strict=False)) for each in records(read_rules(testbed.config), [TOPIC])]
     path = FOLDER / "archive.parquet"
     pq.write_table(pa.Table.from_pylist(rows, schema=_RECORD), path)
     return path

@@ -127,7 +127,7 @@ def report(seed: int, meters: int) -> dict[str, Any]:
                 client.delete(key)
         says = backfill(testbed, START_MS - 366 * 24 * HOUR_MS, watermark_ms)
         rounds["backfill"] = {**_compared(testbed, right), "removed": len(closed), "says": says}
-    nothing = int(not right)
+    nothing = int(not right) + int(not closed)
     sums = {
         name: sum(each[name] for each in rounds.values()) + nothing for name in ("missing", "duplicates", "differences")
     }
