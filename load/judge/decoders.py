@@ -10,8 +10,6 @@ import io
 import json
 import math
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +21,7 @@ from load.judge import arrays
 from load.judge.predicates import Formula
 from load.judge.protobuf import Messages, NoMessageError, metrics_of
 from load.judge.rules import Shape
+from load.servers.web import answer
 
 UNDECODABLE = "undecodable"
 UNKNOWN_SCHEMA = "unknown_schema"
@@ -69,9 +68,7 @@ class JsonSchema(Json):
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record; raises RejectedError."""
-        if len(value) < _HEADER_BYTES or value[0] != 0:
-            raise RejectedError(UNDECODABLE)
-        if int.from_bytes(value[1:_HEADER_BYTES], "big") not in self._ids:
+        if _schema_id(value) not in self._ids:
             raise RejectedError(UNKNOWN_SCHEMA)
         return super().read(value[_HEADER_BYTES:])
 
@@ -103,9 +100,7 @@ class Protobuf:
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record; raises RejectedError."""
-        if len(value) < _HEADER_BYTES or value[0] != 0:
-            raise RejectedError(UNDECODABLE)
-        messages = self._messages.get(int.from_bytes(value[1:_HEADER_BYTES], "big"))
+        messages = self._messages.get(_schema_id(value))
         if messages is None:
             raise RejectedError(UNKNOWN_SCHEMA)
         try:
@@ -143,10 +138,7 @@ class Avro:
 
     def read(self, value: bytes) -> Mapping[str, Any]:
         """The record by the reader's schema; raises RejectedError, also when bytes follow it."""
-        if len(value) < _HEADER_BYTES or value[0] != 0:
-            raise RejectedError(UNDECODABLE)
-        number = int.from_bytes(value[1:_HEADER_BYTES], "big")
-        parsed = self._writers.get(number)
+        parsed = self._writers.get(_schema_id(value))
         if parsed is None:
             raise RejectedError(UNKNOWN_SCHEMA)
         writer, names, is_reader = parsed
@@ -173,6 +165,13 @@ class Avro:
         return fastavro.parse_schema(_without_logical_types(schema), named_schemas=names), names, schema == self._whole
 
 
+def _schema_id(value: bytes) -> int:
+    """The id of a record's schema: 0x00, then four bytes."""
+    if len(value) < _HEADER_BYTES or value[0] != 0:
+        raise RejectedError(UNDECODABLE)
+    return int.from_bytes(value[1:_HEADER_BYTES], "big")
+
+
 def _cut(schema: Any, paths: Set[tuple[str, ...]]) -> Any:
     """A schema without the fields that no path leads to; a type that a path ends at stays."""
     if isinstance(schema, list) and sum(each != "null" for each in schema) == 1:
@@ -197,15 +196,11 @@ def schema_ids(registry: str, subjects: Sequence[str]) -> set[int]:
 
 
 def _ask(registry: str, path: str) -> Any:
-    """What the registry answers, None when it has no such thing."""
-    try:
-        with urllib.request.urlopen(f"{registry}/{path}", timeout=10) as answer:  # noqa: S310
-            return json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code != 404:
-                raise
-        return None
+    """What the registry answers, None when it has no such thing. Raises OSError."""
+    status, text = answer(f"{registry}/{path}", 10)
+    if status not in {200, 404}:
+        raise OSError(f"{registry}/{path}: status {status} (0: no answer): {text}")
+    return json.loads(text) if status == 200 else None
 
 
 def at(record: Mapping[str, Any], path: Sequence[str]) -> object:

@@ -6,11 +6,11 @@ The servers are in the jar of Hadoop's mini cluster (`tidemark jars --group hdfs
 import contextlib
 import json
 import os
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from load.servers.server_process import HOST, ServerProcess, Started, free_port
+from load.servers.web import answer
 from service.spark import jars
 from service.spark.home import installed
 from service.spark.java import java
@@ -48,12 +48,7 @@ class _Server(ServerProcess):
         return [java(), *_OPTIONS, temporary, "-cp", path, f"org.apache.hadoop.hdfs.server.{self.main}", *arguments]
 
     def _answers(self) -> bool:
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://{HOST}:{self._web}/jmx?qry={self._bean}", timeout=2) as page,
-        ):
-            return self._is_ready(page.read().decode())
-        return False
+        return self._is_ready(answer(f"http://{HOST}:{self._web}/jmx?qry={self._bean}", 2.0)[1])
 
     _bean = ""
 
@@ -128,8 +123,7 @@ class Hdfs(Started):
     def totals(self, path: str) -> tuple[int, int]:
         """Return the number of files and folders of the NameNode, and the bytes of the DataNode's blocks; `path` is ignored."""
         web, bean = self.name_node.settings["dfs.namenode.http-address"], "Hadoop:service=NameNode,name=FSNamesystem"
-        with urllib.request.urlopen(f"http://{web}/jmx?qry={bean}", timeout=60) as page:
-            [state] = json.load(page)["beans"]
+        [state] = json.loads(answer(f"http://{web}/jmx?qry={bean}", 60.0)[1])["beans"]
         data = Path(str(self.data_node.settings["dfs.datanode.data.dir"]))
         blocks = [block for block in data.rglob("blk_*") if block.suffix != ".meta"]
         return int(state["FilesTotal"]), sum(_size(block) for block in blocks)

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,15 +26,36 @@ def program(*names: str) -> str:
     raise SetupError(what, remedy=remedy)
 
 
-class Prometheus(ServerProcess):
+class _Monitor(ServerProcess):
+    """A program with files of configuration, of which the first one is its own."""
+
+    def __init__(
+        self, folder: Path | str, program: str, files: Mapping[str, Mapping[str, Any]], options: Mapping[str, str]
+    ) -> None:
+        super().__init__(folder)
+        self._program, self._files = program, files
+        own = {"config.file": str(self.folder / next(iter(files))), "web.listen-address": self.address}
+        self._options = {**own, "log.level": "warn", **options}
+
+    def _prepare(self) -> None:
+        for name, content in self._files.items():
+            (self.folder / name).write_text(yaml.safe_dump(content, sort_keys=False))
+
+    def _command(self) -> Sequence[str]:
+        return [self._program, *(f"--{name}={value}" for name, value in self._options.items())]
+
+    def _answers(self) -> bool:
+        return answer(f"http://{self.address}/-/ready", 1.0)[0] == 200
+
+
+class Prometheus(_Monitor):
     """A Prometheus with this configuration; `rules` are the content of its rule file `alerts.yml`."""
 
     name = "prometheus"
 
-    def __init__(self, folder: Path | str, config: Mapping[str, Any], rules: Mapping[str, Any], port: int = 0) -> None:
-        super().__init__(folder, port)
-        self._program = program("prometheus")
-        self._files = {"prometheus.yml": config, "alerts.yml": rules}
+    def __init__(self, folder: Path | str, config: Mapping[str, Any], rules: Mapping[str, Any]) -> None:
+        files = {"prometheus.yml": config, "alerts.yml": rules}
+        super().__init__(folder, program("prometheus"), files, {"storage.tsdb.path": "data"})
 
     def query(self, expr: str) -> list[tuple[dict[str, str], float]]:
         """Return the labels and the value of each sample of an instant query. Raises SetupError when Prometheus refuses it."""
@@ -54,55 +73,21 @@ class Prometheus(ServerProcess):
 
     def _get(self, path: str, **parameters: str) -> Any:
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=_ANSWER_S) as reply:
-                return json.loads(reply.read())["data"]
-        except urllib.error.HTTPError as error:
-            with error:
-                what = f"Prometheus refused {path} {parameters}: {error.read().decode(errors='replace')}"
-            raise SetupError(what) from error
-        except OSError as error:
-            raise SetupError(f"Prometheus on {self.address} did not answer {path}: {error}") from error
-
-    def _prepare(self) -> None:
-        for name, content in self._files.items():
-            (self.folder / name).write_text(yaml.safe_dump(content, sort_keys=False))
-
-    def _command(self) -> Sequence[str]:
-        options = {
-            "config.file": self.folder / "prometheus.yml",
-            "storage.tsdb.path": self.folder / "data",
-            "web.listen-address": self.address,
-            "log.level": "warn",
-        }
-        return [self._program, *(f"--{name}={value}" for name, value in options.items())]
-
-    def _answers(self) -> bool:
-        return answer(f"http://{self.address}/-/ready", 1.0)[0] == 200
+        status, text = answer(url, _ANSWER_S)
+        if not status:
+            raise SetupError(f"Prometheus on {self.address} did not answer {path}")
+        if status != 200:
+            raise SetupError(f"Prometheus refused {path} {parameters}: {text}")
+        return json.loads(text)["data"]
 
 
-class Alertmanager(ServerProcess):
+class Alertmanager(_Monitor):
     """An Alertmanager with this configuration and no peers."""
 
     name = "alertmanager"
 
-    def __init__(self, folder: Path | str, config: Mapping[str, Any], port: int = 0) -> None:
-        super().__init__(folder, port)
-        self._program = program("alertmanager", "prometheus-alertmanager")
-        self._config = config
-
-    def _prepare(self) -> None:
-        (self.folder / "alertmanager.yml").write_text(yaml.safe_dump(self._config, sort_keys=False))
-
-    def _command(self) -> Sequence[str]:
-        options = {
-            "config.file": self.folder / "alertmanager.yml",
-            "storage.path": self.folder / "data",
-            "web.listen-address": self.address,
-            "cluster.listen-address": "",
-            "log.level": "warn",
-        }
-        return [self._program, *(f"--{name}={value}" for name, value in options.items())]
-
-    def _answers(self) -> bool:
-        return answer(f"http://{self.address}/-/ready", 1.0)[0] == 200
+    def __init__(self, folder: Path | str, config: Mapping[str, Any]) -> None:
+        options = {"storage.path": "data", "cluster.listen-address": ""}
+        super().__init__(
+            folder, program("alertmanager", "prometheus-alertmanager"), {"alertmanager.yml": config}, options
+        )

@@ -2,13 +2,12 @@
 
 import contextlib
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from load.servers import go_program
 from load.servers.server_process import ServerProcess
+from load.servers.web import answer
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 ACCESS, SECRET = "tidemark", "only-for-tests"
@@ -65,10 +64,4 @@ class S3(ServerProcess):
         return {**os.environ, "ROOT_ACCESS_KEY_ID": ACCESS, "ROOT_SECRET_ACCESS_KEY": SECRET}
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"http://{self.address}/", timeout=2):
-                return True
-        except urllib.error.HTTPError:
-            return True  # it asks for a signature
-        except OSError:
-            return False
+        return answer(f"http://{self.address}/", 2.0)[0] != 0  # it asks for a signature

@@ -9,10 +9,8 @@ against Confluent's own client.
 """
 
 import base64
-import contextlib
 import json
 import threading
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -20,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import NAMESPACE_OID, uuid5
 
 from load.servers.server_process import HOST, ServerProcess, free_port
+from load.servers.web import answer
 from load.servers.web_server import Handler, WebServer
 from service.spark.java import java
 from service.spark.places import ROOT
@@ -189,6 +188,4 @@ class Apicurio(ServerProcess):
         return [java(), *options, f"-Dquarkus.http.host={HOST}", "-jar", str(jar)]
 
     def _answers(self) -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=1) as answer:  # noqa: S310
-            return bool(answer.status == 200)
-        return False
+        return answer(f"{self.url}/subjects", 1.0)[0] == 200

@@ -22,6 +22,7 @@ from redis.sentinel import Sentinel as Finder
 from load.servers.packages import redis_server
 from load.servers.redis import Redis
 from load.servers.server_process import HOST, PATIENCE, ServerProcess, Started, until
+from service.errors import SetupError
 
 NAME = "telemetry"
 _QUORUM, _SENTINELS = 2, 3
@@ -139,7 +140,8 @@ class Sentinels(Started):
     def freeze_replica(self) -> Redis:
         """Pause the replica, which has all writes until now and gets no others before it is resumed. Returns it."""
         with self.primary.client() as client:
-            client.wait(1, round(1000 * _WAIT_S))
+            if not client.wait(1, round(1000 * _WAIT_S)):
+                raise SetupError(f"The replica {self.replica.address} lacks writes after {_WAIT_S:.0f} s")
             self.replica.pause()
             # What is sent to a paused process waits in its socket.
             client.client_kill_filter(_type="replica")

@@ -201,8 +201,9 @@ class ServerProcess(Started):
     def pause(self) -> None:
         """SIGSTOP: it hangs, its connections stay open. Returns when every thread of it stands still."""
         os.kill(self.pid, signal.SIGSTOP)
-        while psutil.Process(self.pid).status() != psutil.STATUS_STOPPED:
-            time.sleep(POLL_S)
+        until(
+            lambda: psutil.Process(self.pid).status() == psutil.STATUS_STOPPED, _STOP_S, f"{self.name} to stand still"
+        )
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""

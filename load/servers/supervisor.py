@@ -3,13 +3,13 @@
 import contextlib
 import json
 import re
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from load.servers.child_process import Child
 from load.servers.server_process import HOST, Started
+from load.servers.web import answer
 from service.errors import SetupError
 
 ENDED = frozenset({"FINISHED", "FAILED", "ERROR", "KILLED"})
@@ -50,11 +50,8 @@ class Supervisor(Started):
 
 def page_state(address: str) -> dict[str, Any]:
     """Return what a master's or a worker's page tells; {} when it does not answer, or with nothing yet."""
-    with (
-        contextlib.suppress(OSError, json.JSONDecodeError),
-        urllib.request.urlopen(f"http://{address}/json/", timeout=2) as page,
-    ):
-        state: dict[str, Any] = json.load(page)
+    with contextlib.suppress(json.JSONDecodeError):
+        state: dict[str, Any] = json.loads(answer(f"http://{address}/json/", 2.0)[1])
         return state
     return {}
 

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from load.judge.decoders import to_ms, walk
+from load.judge.decoders import schema_ids, to_ms, walk
 from load.judge.expected import Readings, View, devices, key_text, sessions, windows
 from load.judge.oracle import Expected, Ledger, Record
 from load.judge.predicates import Predicate
 from load.judge.rules import Reference, Rules, amount, read_reference, read_rules
+from load.servers.schema_registry import Registry
 from tests.examples import examples
 
 NOW = 1_700_000_000_000
@@ -179,6 +180,16 @@ def test_a_timestamp_logical_type_says_its_own_unit(tmp_path: Path) -> None:
         assert decide(rules_in(tmp_path, format="avro", unit=unit), avro(GOOD)) is None
     with pytest.raises(ValueError, match="no timestamp logical type"):
         Ledger(rules_in(tmp_path, unit="logical"), {})
+
+
+def test_no_proxy_is_asked_for_a_registry_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with Registry(user="reader") as refusing, pytest.raises(OSError, match="/subjects/a/versions: status 401"):
+        schema_ids(refusing.url, ["a"])
+    with Registry() as registry:
+        number = registry.register("a", {"type": "object"}, kind="JSON")
+        assert schema_ids(registry.url, ["a", "nobody"]) == {number}
 
 
 def test_settings_are_read_as_they_are_written(tmp_path: Path) -> None:
