@@ -157,7 +157,8 @@ class Cluster(Supervisor):
         self._submissions.append(child)  # it stays for five seconds to report the driver's state
 
         return self._until(
-            lambda: submitted(child, log.read_text(errors="replace")[offset:]), "the master to take the driver"
+            lambda: submitted(child, log.read_bytes()[offset:].decode(errors="replace")),
+            "the master to take the driver",
         )
 
     def kill_driver(self, driver: str, environment: Mapping[str, str] | None = None) -> None:

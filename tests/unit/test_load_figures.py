@@ -1,4 +1,4 @@
-"""Figures of the load programs: what nobody has answered is none, and one wrong status is told."""
+"""What the load programs read: an answer that is not there is no figure, one wrong status is told, a log may have any text."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +9,7 @@ import pytest
 from load import commands
 from load.bench.__main__ import Batches, Lag
 from load.commands import Command
+from load.servers import spark_cluster
 
 
 def stage(*answers: dict[str, float]) -> Any:
@@ -41,3 +42,18 @@ def test_a_command_that_ends_once_with_another_status_is_wrong(monkeypatch: pyte
     statuses = iter([0, 0, 7, 0, 0, 0, 0])  # cold, then python and the command in turn
     monkeypatch.setattr(commands, "_run", lambda _words: (1.0, 1.0, next(statuses)))
     assert commands.timed(Command(("status",), 0.5), tmp_path)["status"] == 7
+
+
+def test_the_id_of_a_driver_is_read_behind_what_the_log_has_already(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cluster = spark_cluster.Cluster(tmp_path)
+    (tmp_path / "submit.log").write_text("ü" * 1_000, encoding="utf-8")
+
+    def spawn(_command: object, *, log: Path, **_: object) -> Any:
+        with log.open("a", encoding="utf-8") as out:
+            out.write("The driver is submitted as driver-7\n")
+        return SimpleNamespace(poll=lambda: None)
+
+    monkeypatch.setattr(spark_cluster, "spawn", spawn)
+    assert cluster.submit(tmp_path / "tidemark.toml") == "driver-7"
