@@ -76,11 +76,11 @@ class Instance:
         """Why it ended."""
         return last_words(self.log)
 
-    def stop(self, patience_s: float = 60.0) -> int:
+    def stop(self) -> int:
         """SIGTERM, wait, and return the exit status."""
         os.kill(self.pid, signal.SIGTERM)
         assert self._child is not None  # noqa: S101
-        return self._child.wait(patience_s)
+        return self._child.wait(60.0)
 
     def kill(self) -> None:
         """SIGKILL it and its children; nothing happens when it is down."""

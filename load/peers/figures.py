@@ -39,7 +39,7 @@ class Point:
     cpu: Mapping[str, float]
 
 
-def marks(expected: Expected, until_ms: int, seed: int = 7) -> list[Mark]:
+def marks(expected: Expected, until_ms: int) -> list[Mark]:
     """Return a mark for each end of a window up to a time, in order. Keys are without a prefix.
 
     Only a measure's readings are in windows: their share stands for that of all records.
@@ -47,7 +47,7 @@ def marks(expected: Expected, until_ms: int, seed: int = 7) -> list[Mark]:
     counts: dict[int, dict[str, int]] = {}
     for place, value in expected.windows.items():
         counts.setdefault(value.end, {})[":".join(map(str, ("window", *place)))] = value.count
-    total, before, chooser = sum(sum(each.values()) for each in counts.values()), 0, random.Random(seed)
+    total, before, chooser = sum(sum(each.values()) for each in counts.values()), 0, random.Random(7)
     made = []
     for end_ms, windows in sorted(counts.items()):
         before += sum(windows.values())

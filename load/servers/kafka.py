@@ -36,7 +36,7 @@ _LOGGING = [
 
 
 class Broker(ServerProcess):
-    """Kafka from the jars of a `group` (4.3): one KRaft node that is broker and controller. `heap` is the JVM's -Xmx.
+    """Kafka from the jars of a `group` (4.3): one KRaft node that is broker and controller.
 
     A group that the set-up has not fetched is fetched. Topics are not created by use. Records are kept for ever and may carry
     any time, so that a topic with simulated times (CreateTime) is neither refused nor deleted. Messages up to 16 MiB pass.
@@ -52,7 +52,6 @@ class Broker(ServerProcess):
         self,
         folder: Path | str,
         port: int = 0,
-        heap: str = "512m",
         authority: Authority | None = None,
         tokens: TokenEndpoint | None = None,
         group: str = "broker",
@@ -62,7 +61,6 @@ class Broker(ServerProcess):
         self._tokens = tokens
         names = ("SCRAM", "MUTUAL", *(("OAUTH",) if tokens is not None else ()))
         self._secure = {name: free_port() for name in names} if authority is not None else {}
-        self.heap = heap
         self.group = group
         self.jvm_options: Sequence[str] = ()
         self._controller = free_port()
@@ -152,8 +150,8 @@ class Broker(ServerProcess):
     def _command(self) -> Sequence[str]:
         # The collector of a small heap on few cores: a third of G1's threads, and quicker to start.
         options = [
-            f"-Xmx{self.heap}",
-            f"-Xms{self.heap}",
+            "-Xmx512m",
+            "-Xms512m",
             "-XX:+UseSerialGC",
             "-Djava.awt.headless=true",
             *self.jvm_options,

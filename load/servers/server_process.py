@@ -213,11 +213,11 @@ class ServerProcess(Started):
         """Stop for good; the data stays in the folder."""
         self.stop()
 
-    def log_tail(self, lines: int = 15) -> str:
+    def log_tail(self) -> str:
         """The last lines it wrote."""
         if not self.log.exists():
             return "(no log)"
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) or "(its log is empty)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:]) or "(its log is empty)"
 
     # What a part defines.
 
