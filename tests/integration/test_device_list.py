@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from load.testbed import to_toml
 from service.cli import main
 from service.errors import SettingsError, SinkError, SinkRefusedError
 from service.units import format_time
+from tests import minimal
 
 pytestmark = pytest.mark.integration
 
@@ -27,14 +27,10 @@ class Fleet:
         self.client = redis.client()
         self.prefix = prefix
         self.config = folder / "tidemark.toml"
-        self.document: dict[str, Any] = {
-            "service": {"checkpoint": "checkpoint"},
-            "kafka": {"bootstrap": "localhost:1", "topics": ["readings"]},
-            "input": {"format": "json", "measures": {"temperature": "temperature"}},
-            "reference": {"url": "jdbc:sqlite:x.db", "query": "q", "columns": ["site", "model"]},
-            "redis": {"url": redis.url, "prefix": prefix},
-            "views": [{"name": "all", "window": "1 m"}],
-        }
+        self.document = minimal.document(
+            reference={"url": "jdbc:sqlite:x.db", "query": "q", "columns": ["site", "model"]},
+            redis={"url": redis.url, "prefix": prefix},
+        )
         self.write_settings()
 
     def write_settings(self) -> None:

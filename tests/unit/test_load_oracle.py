@@ -27,16 +27,15 @@ from load.servers.schema_registry import Registry
 from tests.examples import examples
 
 NOW = 1_700_000_000_000
+FIRST = [
+    {"name": "device_id", "type": "string"},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "t", "type": ["null", "double"], "default": None},
+]
 SCHEMAS = {
-    1: [
-        {"name": "device_id", "type": "string"},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "t", "type": ["null", "double"], "default": None},
-    ],
+    1: FIRST,
     2: [
-        {"name": "device_id", "type": "string"},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "t", "type": ["null", "double"], "default": None},
+        *FIRST,
         {"name": "h", "type": ["null", "float"], "default": None},
         {"name": "note", "type": {"type": "enum", "name": "N", "symbols": ["A", "B"]}, "default": "A"},
     ],

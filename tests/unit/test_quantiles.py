@@ -79,13 +79,6 @@ def test_a_quantile_is_within_the_error_of_its_level(values):
     assert sketch.level.item() == (0 if len({value + 0.0 for value in values}) <= quantiles.EXACT else quantiles.COARSE)
 
 
-@given(st.lists(st.sampled_from([0.0, -3.5, 19.25, 1e-300, 1e140]), min_size=1, max_size=300))
-def test_a_window_with_few_different_values_has_exact_quantiles(values):
-    sketch = quantiles.unpack(folded([values]))
-    for name, share in SHARES.items():
-        assert sketch.quantile(share).item() == PLAIN[name]([(0, value, "d") for value in values])
-
-
 @pytest.mark.parametrize(
     ("values", "level"),
     [
@@ -117,13 +110,6 @@ def test_a_hundred_thousand_values_keep_the_bound_of_their_level_and_a_bounded_s
         if level == quantiles.COARSE:
             assert math.isclose(sketch.quantile(share).item(), right, rel_tol=quantiles.ERROR)
             assert tolerance(name, 1.0) > quantiles.ERROR
-
-
-def test_a_small_part_and_a_large_one_merge_to_the_sketch_of_both():
-    small, large = [20.0, -1.5, 1e-300], [float(value) for value in range(100)]
-    column = folded([small, large])
-    assert quantiles.unpack(column).level.tolist() == [0, quantiles.COARSE]
-    assert blobs.pair(quantiles.reduce, column[:1], column[1:]).tolist() == folded([small + large]).tolist()
 
 
 def test_an_empty_list_is_a_sketch_without_values():
