@@ -117,25 +117,32 @@ class Started:
 
 
 class Repeated(Started):
-    """Calls `act` every `every_s` seconds in a thread of its own, from `start` to `close`."""
+    """Calls `act` every `every_s` seconds in a thread of its own, from `start` to `close`, or until a call fails."""
 
     def __init__(self, every_s: float, act: Callable[[], object]) -> None:
         self._every_s, self._act = every_s, act
         self._over = threading.Event()
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Return when the last call has ended."""
+        """Return when the last call has ended. Raises what a call has raised: what follows from the calls would lack the rest."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _run(self) -> None:
-        while not self._over.wait(self._every_s):
-            self._act()
+        try:
+            while not self._over.wait(self._every_s):
+                self._act()
+        except Exception as error:  # for `close`
+            self._error = error
 
 
 class ServerProcess(Started):

@@ -1,5 +1,6 @@
 """What the load programs read: an answer that is not there is no figure, one wrong status is told, a log may have any text."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from load import commands
 from load.bench.__main__ import Batches, Lag
 from load.commands import Command
 from load.servers import spark_cluster
+from load.servers.server_process import Repeated
 
 
 def stage(*answers: dict[str, float]) -> Any:
@@ -57,3 +59,19 @@ def test_the_id_of_a_driver_is_read_behind_what_the_log_has_already(
 
     monkeypatch.setattr(spark_cluster, "spawn", spawn)
     assert cluster.submit(tmp_path / "tidemark.toml") == "driver-7"
+
+
+def test_calls_that_are_repeated_end_with_the_error_of_one() -> None:
+    calls = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise RuntimeError("lost")
+
+    repeated = Repeated(0.001, fail)
+    repeated.start()
+    while not calls:
+        time.sleep(0.001)
+    with pytest.raises(RuntimeError, match="lost"):
+        repeated.close()
+    assert len(calls) == 1

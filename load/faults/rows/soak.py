@@ -147,9 +147,9 @@ def _sample(run: Run) -> None:
     if count and total is not None:
         values["batch_mean_s"] = total / count
     for name, folder in (("checkpoint", run.testbed.folder / "checkpoint"), ("outlet", run.folder / "files")):
-        files = [each for each in folder.rglob("*") if _is_file(each)]
-        values[f"{name}_files"] = len(files)
-        values[f"{name}_bytes"] = sum(map(_size, files))
+        with contextlib.suppress(OSError):  # a folder that is removed while it is read: the next sample has it
+            files = [each for each in folder.rglob("*") if _is_file(each)]
+            values |= {f"{name}_files": len(files), f"{name}_bytes": sum(map(_size, files))}
     for name, value in samples.items():
         if name.startswith("tidemark_checkpoint_files{"):
             values[name.removeprefix("tidemark_")] = value
