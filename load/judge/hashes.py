@@ -125,7 +125,7 @@ class _Checks:
             right = expected.devices[name]
             if right.session is not None and (name, right.session) in self._idle:
                 right = replace(right, status="offline", session=None)
-            _check_device(_Fields("device", key, actual, self._verdict), right)
+            _check_device(_Fields("device", key, actual, self._verdict), right, expected.measures)
         for number, window in enumerate(expected.windows):
             if not self._windows[number]:
                 add("window.missing", f"{_window_key(prefix, window)}, expected {expected.windows[window]}")
@@ -190,7 +190,7 @@ def _check_measure(check: "_Fields", measure: str, right: MeasureValue) -> None:
     check.number(f"{measure}.max", right.max)
 
 
-def _check_device(check: "_Fields", right: Device) -> None:
+def _check_device(check: "_Fields", right: Device, measures: Collection[str]) -> None:
     check.text("status", right.status)
     check.integer("last_seen", right.last_seen)
     check.text("session", "" if right.session is None else str(right.session))
@@ -199,7 +199,12 @@ def _check_device(check: "_Fields", right: Device) -> None:
             check.none(f"ref.{column}")
         else:
             check.text(f"ref.{column}", attribute)
-    for measure, (value, at) in right.values.items():
+    for measure in measures:
+        if measure not in right.values:  # no reading of the device has it
+            check.none(measure)
+            check.none(f"{measure}.at")
+            continue
+        value, at = right.values[measure]
         check.number(measure, value)
         check.integer(f"{measure}.at", at)
         if right.statuses:

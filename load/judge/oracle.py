@@ -94,7 +94,8 @@ class Partition:
 class Expected:
     """Values that must exist once everything up to the partitions' ends is published under `watermark_ms`.
 
-    `statistics` are those of each view. `values` is the length and a digest of each rejected record's value, None for a null one.
+    `statistics` are those of each view, `measures` those of all inputs. `values` is the length and a digest of each rejected
+    record's value, None for a null one.
     """
 
     watermark_ms: int
@@ -105,6 +106,7 @@ class Expected:
     rejects: Mapping[Coordinate, str]
     values: Mapping[Coordinate, Digest]
     partitions: Mapping[tuple[str, int], Partition]
+    measures: Collection[str]
 
 
 def expected(
@@ -521,6 +523,7 @@ class Ledger:
             self._rejects,
             self._digests,
             self.partitions,
+            rules.measures,
         )
 
     def _durations(self, column: str | None) -> dict[str, int]:

@@ -49,6 +49,7 @@ def expectation(views: tuple[View, ...] = VIEWS) -> Expected:
         rejects=REJECTS,
         values=values,
         partitions={("in", 0): Partition(0, 6, 6, 4, 2)},
+        measures=("t", "h"),
     )
 
 
@@ -166,6 +167,12 @@ def test_each_field_that_is_gone_is_named(key: str, name: str) -> None:
     verdict = judge(hashes)
     assert verdict.kinds == {f"{key.split(':')[1]}.{name}": 1}
     assert "is not there" in verdict.examples[0]
+
+
+def test_a_device_has_no_value_of_a_measure_that_it_never_sent() -> None:
+    hashes = right()
+    hashes["p:device:e:1"] |= {"h": "5", "h.at": "1005"}
+    assert judge(hashes).kinds == {"device.h": 1, "device.h.at": 1}
 
 
 def test_one_ulp_is_rounding_in_a_mean_and_a_difference_in_a_minimum() -> None:
