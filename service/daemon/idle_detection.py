@@ -5,7 +5,7 @@
     tables.due(line_ms), tables.step(n, line_ms)          close sessions and devices; of windows, those that end by then are due
 
 Input is silent when no reading was admitted and every record is read. Records that are filtered or rejected do not end a silence.
-The idle closer calls it for the service; the executors of the transcripts call it with clocks of their own.
+The idle closer calls it for the service, and the random walks with a clock of their own.
 """
 
 from collections.abc import Sequence
