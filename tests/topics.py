@@ -1,8 +1,18 @@
-"""Read topics in tests."""
+"""Write to topics and read them in tests."""
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from collections.abc import Iterable
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from load.servers.kafka import Broker
+
+
+def send(broker: Broker, topic: str, values: Iterable[bytes], partitions: int = 1) -> None:
+    """Send values to the partitions in turn; return when all are acknowledged."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 5})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % partitions)
+    assert producer.flush(30) == 0
 
 
 def read(broker: Broker, topic: str, count: int) -> list[Message]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
@@ -22,6 +22,7 @@ from service.publication.meta import CONTRACT
 from service.redis.keys import shards
 from service.settings import Settings, parse
 from tests.served import served
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 
@@ -247,10 +248,7 @@ def test_retention_is_judged_against_what_is_unread(world: World, tmp_path: Path
     assert any("retention.ms is 2 h, Redis keeps values for 7 d" in detail for detail in details)
     assert any("retention.bytes is 1000000" in detail for detail in details)
 
-    producer = Producer({"bootstrap.servers": world.broker.bootstrap})
-    for _ in range(5):
-        producer.produce("check-retention", b"{}")
-    assert producer.flush(10) == 0
+    send(world.broker, "check-retention", [b"{}"] * 5)
     folder = tmp_path / "checkpoint"
     for log, text in (("offsets", 'v1\n{}\n{"check-retention":{"0":2}}'), ("commits", "v1\n{}")):
         (folder / log).mkdir(parents=True)

@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,37 +83,29 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("store", [Hdfs, S3])
-def test_a_checkpoint_gets_other_buckets_and_goes_on(
-    store: Callable[[Path], Hdfs | S3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(params=[Hdfs, S3])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hdfs | S3]:
     monkeypatch.setenv("TIDEMARK_JARS", str(JARS))
-    with store(tmp_path) as server:
-        environ = {**os.environ, **server.environ()}
-        command = [sys.executable, "-c", RESHAPED, str(tmp_path), f"{server.url}/checkpoint"]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300 * PATIENCE
-        )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, [3, 3], 0, [5, 4], 0, [3, 3], 0, 0]
+    with request.param(tmp_path) as server:
+        yield server
 
 
-@pytest.mark.parametrize("store", [Hdfs, S3])
-def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(
-    store: Callable[[Path], Hdfs | S3], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TIDEMARK_JARS", str(JARS))
-    with store(tmp_path) as server:
-        document = make_document(tmp_path, service={"checkpoint": f"{server.url}/checkpoint"})
-        environ = {**os.environ, **server.environ()}
-        command = [sys.executable, "-c", PROGRAM, json.dumps(document)]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=120 * PATIENCE
-        )
+def result(store: Hdfs | S3, program: str, *arguments: str) -> Any:
+    """Run a program of Python with the store; return the JSON of its last line."""
+    command, environ = [sys.executable, "-c", program, *arguments], {**os.environ, **store.environ()}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300 * PATIENCE
+    )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [
-        ["second", ["sub"], [], [], []],
-        "second",
-        "first",
-        ["first"],
-    ]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_checkpoint_gets_other_buckets_and_goes_on(store: Hdfs | S3, tmp_path: Path) -> None:
+    found = result(store, RESHAPED, str(tmp_path), f"{store.url}/checkpoint")
+    assert found == [0, [3, 3], 0, [5, 4], 0, [3, 3], 0, 0]
+
+
+def test_a_file_that_is_written_again_is_replaced_and_a_new_one_is_made_once(store: Hdfs | S3, tmp_path: Path) -> None:
+    document = make_document(tmp_path, service={"checkpoint": f"{store.url}/checkpoint"})
+    found = result(store, PROGRAM, json.dumps(document))
+    assert found == [["second", ["sub"], [], [], []], "second", "first", ["first"]]

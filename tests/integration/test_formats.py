@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from load.faults.bombs import array_bombs, message_bombs
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
-from service.rejects import delivery
+from service import settings
+from service.admission.arrays import NO_INDEX
+from service.rejects import reject_log
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
 
@@ -46,16 +47,10 @@ class Formats(DaemonWorld):
             self.producer.produce(f"{self.topic}-{name}", value)
         assert self.producer.flush(30) == 0
 
-    def rejects(self, name: str) -> list[tuple[str | int, str | int | None]]:
+    def rejects(self, name: str) -> list[tuple[str, int]]:
         """Reason and index of the rejects of a topic."""
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "test", "log_level": 0})
-        place = TopicPartition(f"{self.topic}-{name}.rejects", 0, 0)
-        left = consumer.get_watermark_offsets(place, timeout=10)[1]
-        consumer.assign([place])
-        messages = [consumer.poll(10) for _ in range(left)]
-        consumer.close()
-        parsed = [delivery.parse(message.headers()) for message in messages if message is not None]
-        return [(each["reason"], each.get("index")) for each in parsed]
+        kafka = settings.load(self.config).kafka.model_copy(update={"topics": (f"{self.topic}-{name}",)})
+        return [(each.reason, each.place.index) for each in reject_log.read(kafka)]
 
 
 def document(number: int) -> bytes:
@@ -95,9 +90,9 @@ def test_documents_messages_and_arrays_are_values_of_one_service_and_bad_ones_ar
             world.put("messages", [framed(b"\xff" * 9, of_messages), framed(message(0), of_documents)])
             world.put("gateways", [gzip.compress(b"[]"), gzip.compress(b"[{}]")[:-4]])
             until(lambda: service.metric("rejects_total") == 6, 60, "the rejects")
-            assert world.rejects("documents") == [("undecodable", None), ("unknown_schema", None)]
-            assert world.rejects("messages") == [("undecodable", None), ("unknown_schema", None)]
-            assert world.rejects("gateways") == [("undecodable", READINGS), ("undecodable", None)]
+            assert world.rejects("documents") == [("undecodable", NO_INDEX), ("unknown_schema", NO_INDEX)]
+            assert world.rejects("messages") == [("undecodable", NO_INDEX), ("unknown_schema", NO_INDEX)]
+            assert world.rejects("gateways") == [("undecodable", READINGS), ("undecodable", NO_INDEX)]
             newer = registry.register(f"{topic}-documents-value", {**SCHEMA, "title": "newer"}, kind="JSON")
             FILE.options.java_package = "newer"
             try:

@@ -9,14 +9,12 @@ import json
 import sqlite3
 import time
 import tomllib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Producer
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
@@ -24,25 +22,19 @@ from load.servers.schema_registry import Registry
 from service import settings
 from service.cli import main
 from tests.stream.messages import ENV, FILE, READING_CLASS, framed, text
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 
 
-def send(broker: Broker, topic: str, records: Sequence[tuple[bytes | None, bytes]], partitions: int = 2) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0, "linger.ms": 5})
-    for number, (key, value) in enumerate(records):
-        producer.produce(topic, value, key=key, partition=number % partitions)
-    assert producer.flush(30) == 0
-
-
-def nested(count: int) -> list[tuple[bytes | None, bytes]]:
+def nested(count: int) -> list[bytes]:
     """The last readings of 20 sensors that send each second."""
     now_ms = time.time_ns() // 1_000_000
     records = []
     for n in range(count):
         at = datetime.fromtimestamp((now_ms - (count - n) * 50) / 1000, UTC).isoformat(timespec="milliseconds")
         reading = {"sensor": f"s{n % 20}", "ts": at, "env": {"temp": 20 + n % 5, "hum": 40.5}, "fw": "1.2.3"}
-        records.append((None, json.dumps(reading).encode()))
+        records.append(json.dumps(reading).encode())
     return records
 
 
@@ -53,7 +45,7 @@ def test_init_writes_settings_that_check_accepts_and_replaces_no_file(
     broker_server: Broker, redis_server: Redis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker_server.create_topic("init-nested", 2, LOG_APPEND_TIME)
-    send(broker_server, "init-nested", nested(600))
+    send(broker_server, "init-nested", nested(600), 2)
     config = tmp_path / "tidemark.toml"
     where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nested", "--redis", redis_server.url]
     words = ["init", *where, "--config", str(config)]
@@ -87,7 +79,7 @@ def test_a_setting_that_nobody_could_tell_is_in_the_file_and_ends_with_2(
     broker_server: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker_server.create_topic("init-nobody", 1, LOG_APPEND_TIME)
-    send(broker_server, "init-nobody", [(None, json.dumps({"flow": n % 7 + 0.5}).encode()) for n in range(50)], 1)
+    send(broker_server, "init-nobody", [json.dumps({"flow": n % 7 + 0.5}).encode() for n in range(50)])
     config = tmp_path / "tidemark.toml"
     where = ["--bootstrap", broker_server.bootstrap, "--topic", "init-nobody", "--config", str(config), "--yes"]
     assert main(["init", *where]) == 2
@@ -110,7 +102,7 @@ def test_a_topic_that_cannot_be_proposed_for_is_named_and_nothing_is_written(
     ):
         if values is not None:
             broker_server.create_topic(topic, 1, LOG_APPEND_TIME)
-            send(broker_server, topic, [(None, value) for value in values], 1)
+            send(broker_server, topic, values)
         where = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--config", str(config), "--yes"]
         assert main(["init", *where]) == status
         assert message in capsys.readouterr().err
@@ -161,7 +153,7 @@ AVRO = {
 }
 
 
-def uplinks(number: int, count: int = 400) -> list[tuple[bytes | None, bytes]]:
+def uplinks(number: int, count: int = 400) -> list[bytes]:
     """Nested Avro with a schema id, of 10 devices that send each second."""
     now_ms = time.time_ns() // 1_000_000
     schema: Any = fastavro.parse_schema(AVRO)
@@ -172,7 +164,7 @@ def uplinks(number: int, count: int = 400) -> list[tuple[bytes | None, bytes]]:
         body = {"pressure": None if n % 5 else 1.5, "flow": float(n % 3), "note": 2.0}
         reading = {"meta": {"serial": f"p{n % 10}"}, "measured_at": now_ms - (count - n) * 100, "body": body}
         fastavro.schemaless_writer(out, schema, reading)
-        records.append((None, out.getvalue()))
+        records.append(out.getvalue())
     return records
 
 
@@ -200,7 +192,7 @@ def test_avro_of_a_registry_with_a_reference_and_a_login_needs_no_edit(
     config = tmp_path / "tidemark.toml"
     with Registry(user="reader", password=PASSWORD, first_id=7) as registry:
         number = registry.register("com.example.Uplink", AVRO)
-        send(broker_server, "init-uplinks", uplinks(number))
+        send(broker_server, "init-uplinks", uplinks(number), 2)
         words = [
             "--bootstrap",
             broker_server.secure("SCRAM"),
@@ -241,13 +233,13 @@ def test_avro_of_a_folder_takes_the_newest_schema_and_names_an_unknown_id(
     (tmp_path / "avro").mkdir()
     (tmp_path / "avro" / "3.avsc").write_text(json.dumps(AVRO))
     broker_server.create_topic("init-folder", 1, LOG_APPEND_TIME)
-    send(broker_server, "init-folder", uplinks(9, 50), 1)
+    send(broker_server, "init-folder", uplinks(9, 50))
     config = tmp_path / "tidemark.toml"
     words = ["--bootstrap", broker_server.bootstrap, "--topic", "init-folder", "--config", str(config), "--yes"]
     words += ["--schemas", str(tmp_path / "avro")]
     assert main(["init", *words]) == 3
     assert f"the records have the schema ids 9, {tmp_path / 'avro'} has 3" in capsys.readouterr().err
-    send(broker_server, "init-folder", uplinks(3, 200), 1)
+    send(broker_server, "init-folder", uplinks(3, 200))
     assert main(["init", *words]) == 0
     assert "50 records were not decoded: schema 9, which is not among the known ones" in capsys.readouterr().out
     assert tomllib.loads(config.read_text())["input"]["schemas"] == "avro"
@@ -291,7 +283,7 @@ def test_the_format_is_that_of_the_registry_and_arrays_are_seen(
         inputs = {}
         for topic, values in samples.items():
             broker_server.create_topic(topic, 1, LOG_APPEND_TIME)
-            send(broker_server, topic, [(None, value) for value in values], 1)
+            send(broker_server, topic, values)
             config = tmp_path / f"{topic}.toml"
             words = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--redis", redis_server.url]
             registered = [] if topic in {"init-gateways", "init-packed"} else ["--registry", registry.url]

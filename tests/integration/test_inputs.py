@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from load.judge.compare import compare
 from service.commands import check_spark
 from service.recompute import correct
 from tests.integration.world import Parts, World
@@ -45,12 +44,6 @@ def lines(world: World) -> dict[str, int]:
     return {name.removeprefix(prefix).removesuffix(suffix): int(hashes[name]["count"]) for name in names}
 
 
-def assert_right(world: World) -> None:
-    verdict = compare(world.config, may_be_refused=True)
-    assert verdict.ok, "\n".join(verdict.examples)
-    assert min(verdict.compared[what] for what in ("windows", "sessions")) > 0
-
-
 @pytest.mark.thorough
 def test_what_is_lost_or_late_is_counted_under_the_same_keys_and_filtered_alike(world: World) -> None:
     world.term(reading("a", 0, 30.0, "l2"))
@@ -63,14 +56,14 @@ def test_what_is_lost_or_late_is_counted_under_the_same_keys_and_filtered_alike(
     world.term(reading("b", 3, 30.0, "l3"), reading("a", 200, 20.0, "l1"), *late)
     before = world.values()
     assert lines(world) == {"l2": 1, "l1": 1, "(other)": 1}
-    assert_right(world)
+    world.assert_right()
     world.lose()
     world.term()
     assert world.values() == before
     report = correct.correct(world.settings, 0, None, print, spark=world.spark)
     assert report.corrected == 2
     assert lines(world) == {"l2": 2, "l1": 1, "(other)": 2}
-    assert_right(world)
+    world.assert_right()
 
 
 @pytest.mark.silent("1.8")

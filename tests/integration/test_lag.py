@@ -2,30 +2,33 @@
 
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from load.servers.kafka import Broker
 from service.micro_batch import Offsets
 from service.monitoring.lag import Lag
+from service.settings import Kafka
 from tests.outputs import settings
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.thorough
-def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
-    """Else silence closes what is open while a rebuild reads the topic."""
-    topic = f"lag-{prefix}"
-    broker_server.create_topic(topic, 1)
-    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
-    for _ in range(10):
-        producer.produce(topic, b"{}", partition=0)
-    assert producer.flush(30) == 0
+@pytest.fixture
+def kafka(broker_server: Broker, prefix: str) -> Kafka:
+    """A topic and a group of its own."""
+    broker_server.create_topic(f"lag-{prefix}", 1)
     made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
-    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    return made.kafka.model_copy(update={"topics": (f"lag-{prefix}",), "group": prefix})
+
+
+@pytest.mark.thorough
+def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, kafka: Kafka, prefix: str) -> None:
+    """Else silence closes what is open while a rebuild reads the topic."""
+    [topic] = kafka.topics
+    send(broker_server, topic, [b"{}"] * 10)
     old = Consumer({"bootstrap.servers": broker_server.bootstrap, "group.id": prefix, "log_level": 0})
     old.commit(offsets=[TopicPartition(topic, 0, 10)], asynchronous=False)
     old.close()
@@ -58,12 +61,9 @@ def test_an_older_checkpoint_has_more_to_read(broker_server: Broker, prefix: str
 
 
 @pytest.mark.thorough
-def test_between_two_queries_there_is_a_lag_and_no_silence(broker_server: Broker, prefix: str, tmp_path: Path) -> None:
+def test_between_two_queries_there_is_a_lag_and_no_silence(kafka: Kafka) -> None:
     """While Redis is away there is no query, and Kafka answers."""
-    topic = f"lag-{prefix}"
-    broker_server.create_topic(topic, 1)
-    made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
-    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    [topic] = kafka.topics
     asked, looks = list[int](), list[tuple[str, int]]()
     answered = threading.Event()
 
@@ -91,16 +91,15 @@ def test_between_two_queries_there_is_a_lag_and_no_silence(broker_server: Broker
     assert {name for name, _ in looks[len(seen) :]} == {"second"}
 
 
-def test_a_lag_that_no_query_has_begun_ends_at_once(tmp_path: Path) -> None:
+def test_a_lag_that_no_query_has_begun_ends_at_once() -> None:
     Lag(settings("redis://127.0.0.1:1", "none", "127.0.0.1:1").kafka, lambda _: None, lambda: None).close()
 
 
-def test_the_end_commits_newest_offsets(broker_server: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_commits_newest_offsets(
+    broker_server: Broker, kafka: Kafka, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is told to end while a broker takes its time: another process may have the lease, and show the lag, by then."""
-    topic = f"last-lag-{prefix}"
-    broker_server.create_topic(topic, 1)
-    made = settings("redis://127.0.0.1:1", prefix, broker_server.bootstrap)
-    kafka = made.kafka.model_copy(update={"topics": (topic,), "group": prefix})
+    [topic] = kafka.topics
     shown: list[Offsets] = []
     asked, answered = threading.Event(), threading.Event()
 

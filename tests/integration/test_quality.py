@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
@@ -16,6 +15,7 @@ from service.cli import main
 from service.errors import SourceError, SourceRefusedError
 from service.quality import profile
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 
@@ -31,12 +31,12 @@ class Profiled(DaemonWorld):
 
     def readings(self, count: int, *, shift: float = 0.0) -> None:
         """Like `send`, of another level; one record in a hundred is nothing that decodes."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 0})
+        values = []
         for number in range(count):
             reading = {"device_id": f"d{number % 20}", "event_time": time.time_ns() // 1_000_000}
             value = json.dumps({**reading, "temperature": number % 7 + shift}).encode()
-            producer.produce(self.topic, value if number % 100 < 99 else b"no JSON", partition=number % 2)
-        assert producer.flush(30) == 0
+            values.append(value if number % 100 < 99 else b"no JSON")
+        send(self.broker, self.topic, values, 2)
         self.sent += count - count // 100
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
-from service.rejects import delivery
+from service import settings
+from service.rejects import reject_log
+from service.rejects.reject_log import Reject
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -62,19 +63,8 @@ class Avro(DaemonWorld):
                 return sent - 1
         raise AssertionError
 
-    def rejects(self) -> list[dict[str, Any]]:
-        """The headers of all rejects."""
-        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "test", "log_level": 0})
-        places = [TopicPartition(f"{self.topic}.rejects", partition, 0) for partition in (0, 1)]
-        left = sum(consumer.get_watermark_offsets(place, timeout=10)[1] for place in places)
-        consumer.assign(places)
-        headers = []
-        while len(headers) < left:
-            message = consumer.poll(10)
-            assert message is not None
-            headers.append(delivery.parse(message.headers()))
-        consumer.close()
-        return headers
+    def rejects(self) -> list[Reject]:
+        return list(reject_log.read(settings.load(self.config).kafka))
 
 
 @pytest.fixture
@@ -112,7 +102,7 @@ def test_a_schema_first_seen_while_running_is_used_without_a_restart_or_a_lost_r
         world.write(3, THIRD)  # valid, and no version of our subject
         world.write(1, FIRST)
         until(lambda: counted(world, service, 60), 60, "what is known goes on")
-        assert [(each["reason"], each["detail"]) for each in world.rejects()] == [
+        assert [(each.reason, each.detail) for each in world.rejects()] == [
             ("unknown_schema", "schema id 0x00000003")
         ] * 20
         assert service.metric("query_restarts_total") == 0, "nor is one that there is not"

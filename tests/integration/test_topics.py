@@ -91,6 +91,8 @@ def test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was(
 ) -> None:
     world.put("main", "a", 0)
     world.start("main")
+    world.start("main")
+    assert not (world.folder / "checkpoint" / topic_log.DOCUMENT.name).exists(), "nothing has changed"
     world.put("b", "b", 1, 2)
     world.put("c", "c", 1, 2)
     with caplog.at_level(logging.INFO, "service.checkpoint.topics"):
@@ -118,14 +120,6 @@ def test_a_topic_comes_where_starting_says_goes_and_comes_back_where_it_was(
     world.lose()
     world.start("main", "b", "c")
     assert (world.lost, world.values()) == (1, before)
-
-
-@pytest.mark.thorough
-def test_without_a_change_the_checkpoint_has_no_file_of_topics(world: Changing) -> None:
-    world.put("main", "a", 0)
-    world.start("main")
-    world.start("main")
-    assert not (world.folder / "checkpoint" / topic_log.DOCUMENT.name).exists()
 
 
 @pytest.mark.thorough

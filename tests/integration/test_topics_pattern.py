@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
 from service.kafka import starting
 from service.settings import Kafka
+from tests import topics as tests_topics
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
 
 pytestmark = pytest.mark.integration
@@ -30,10 +30,9 @@ def world(broker_server: Broker, redis_server: Redis, tmp_path: Path, prefix: st
 
 
 def send(world: DaemonWorld, topic: str, count: int) -> None:
-    for number in range(count):
-        reading = {"device_id": topic[-1], "event_time": time.time_ns() // 1_000_000, "temperature": number}
-        world.producer.produce(topic, json.dumps(reading).encode())
-    assert world.producer.flush(30) == 0
+    common = {"device_id": topic[-1], "event_time": time.time_ns() // 1_000_000}
+    values = [json.dumps({**common, "temperature": number}).encode() for number in range(count)]
+    tests_topics.send(world.broker, topic, values)
 
 
 def counted(world: DaemonWorld, topic: str) -> int:
@@ -48,10 +47,7 @@ def topics(service: Service) -> list[str]:
 def test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record(broker_server: Broker, prefix: str) -> None:
     topic = f"later-{prefix}"
     broker_server.create_topic(topic, partitions=1)
-    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0})
-    for number in range(4):
-        producer.produce(topic, str(number))
-    assert producer.flush(30) == 0
+    tests_topics.send(broker_server, topic, [b"{}"] * 4)
     named = Kafka(bootstrap=broker_server.bootstrap, topics=(topic,), starting="latest")
     assert starting.of_topics(named, [topic]) == {topic: {0: 4}}
     assert starting.of_topics(named.model_copy(update={"topics_pattern": topic}), [topic]) == {topic: {0: 0}}

@@ -3,24 +3,17 @@
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from tests.integration.daemon import STARTS_S, DaemonWorld, until
 from tests.otlp import Collector
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 
 PHASES = {"cut", "run", "publish", "finish"}
 REJECT = b"device-in-a-reject"
-
-
-def send_rejects(world: DaemonWorld, count: int) -> None:
-    producer = Producer({"bootstrap.servers": world.broker.bootstrap, "log_level": 0})
-    for number in range(count):
-        producer.produce(world.topic, b'{"device_id": "' + REJECT + b'"}', partition=number % 2)
-    assert producer.flush(30) == 0
 
 
 @pytest.mark.thorough
@@ -38,7 +31,7 @@ def test_a_batch_is_a_trace_with_its_phases_calls_and_copies(
         text = world.config.read_text().replace('retry_for = "1 s"', f'retry_for = "1 s"\ndriver_rows = {driver_rows}')
         world.config.write_text(f'{text}\n[otel]\nendpoint = "{collector.endpoint}"\n')
         world.send(40)
-        send_rejects(world, 6)
+        send(broker_server, topic, [b'{"device_id": "' + REJECT + b'"}'] * 6, 2)
         with world.start("traced") as service:
             until(lambda: world.counted() == world.sent, STARTS_S, "the readings are counted")
             until(lambda: collector.named("rejects flush"), 30, "the copies of the rejects are traced")

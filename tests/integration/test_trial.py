@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from load.servers.kafka import LOG_APPEND_TIME, Broker
@@ -18,6 +17,7 @@ from load.servers.server_process import free_port
 from service.cli import main
 from service.redis.keys import Keys
 from tests.integration.daemon import STARTS_S, DaemonWorld, Service, until
+from tests.topics import send
 
 pytestmark = pytest.mark.integration
 QUERY = "select * from devices"
@@ -46,10 +46,7 @@ def fill(world: DaemonWorld) -> None:
         [1],
     ]
     world.broker.create_topic(world.topic, 1, LOG_APPEND_TIME)
-    for value in [*values, *wrong]:
-        world.producer.produce(world.topic, json.dumps(value).encode())
-    world.producer.produce(world.topic, b"x" * 100_000)
-    assert world.producer.flush(30) == 0
+    send(world.broker, world.topic, [*(json.dumps(value).encode() for value in [*values, *wrong]), b"x" * 100_000])
 
 
 @pytest.fixture
@@ -180,11 +177,8 @@ def test_init_and_try_admit_all_records_of_a_public_shape(
 ) -> None:
     topic, config = "trial-uplinks", tmp_path / "tidemark.toml"
     broker_server.create_topic(topic, 2, LOG_APPEND_TIME)
-    producer = Producer({"bootstrap.servers": broker_server.bootstrap, "log_level": 0, "linger.ms": 5})
     now_ms = time.time_ns() // 1_000_000
-    for number in range(18):
-        producer.produce(topic, uplink(number, now_ms - 3_000 * (17 - number)), partition=number % 2)
-    assert producer.flush(30) == 0
+    send(broker_server, topic, [uplink(number, now_ms - 3_000 * (17 - number)) for number in range(18)], 2)
     where = ["--bootstrap", broker_server.bootstrap, "--topic", topic, "--config", str(config), "--yes"]
     assert main(["init", *where]) == 0, capsys.readouterr().out
     document = tried(config, capsys)

@@ -225,8 +225,9 @@ class World(TermMetrics):
         return dict(self.redis.hgetall(self.key(f"session:{device}:{BASE_MS + seconds * 1000}")))
 
     def assert_right(self) -> Verdict:
-        """Compare every value with the oracle; return its verdict."""
+        """Compare every value with the oracle, at least one of each kind; return its verdict."""
         assert contract.check(self.redis, self.prefix) == []
         verdict = compare(self.config, may_be_refused=True)
         assert verdict.ok, "\n".join(verdict.examples)
+        assert min(verdict.compared[what] for what in ("windows", "sessions", "devices")) > 0
         return verdict
