@@ -147,7 +147,6 @@ class Cluster(Supervisor):
     # The daemon on it.
 
     def submit(self, config: Path, environment: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> str:
-        """deploy/submit; returns the driver's id as soon as the master has given it."""
         log = self.folder / "submit.log"
         offset = log.stat().st_size if log.exists() else 0
         environ = {**self._environ, **(environment or {})}
@@ -170,7 +169,6 @@ class Cluster(Supervisor):
             raise SetupError(f"deploy/driver kill {driver} ended with status {done.returncode}: {done.stderr}")
 
     def drivers(self) -> dict[str, str]:
-        """State of every driver by id, in the order of their submission; {} when the master does not answer."""
         return driver_states(self._master.state())
 
     def driver_processes(self) -> list[psutil.Process]:
@@ -183,14 +181,12 @@ class Cluster(Supervisor):
         return processes[:2]
 
     def driver_pids(self) -> tuple[int, int]:
-        """The driver's JVM and its Python; raises SetupError when they do not run, or not yet."""
         processes = self.driver_processes()
         if len(processes) < 2:
             raise SetupError(f"There is no driver under the worker: {self.drivers()}")
         return processes[0].pid, processes[1].pid
 
     def executor_pids(self) -> list[int]:
-        """The executors' JVMs."""
         return [process.pid for process in self._children(EXECUTOR_MAIN)]
 
     def pids(self) -> tuple[int, int]:
@@ -198,7 +194,6 @@ class Cluster(Supervisor):
         return self._master.pid, self._worker.pid
 
     def driver_logs(self) -> list[Path]:
-        """The drivers' stdout files, oldest first; each takes what the JVM and Python of all its restarts print."""
         return sorted(self.work.glob("driver-*/stdout"), key=lambda path: path.stat().st_mtime)
 
     # Faults. A worker that dies takes its driver and executors with it, within two seconds; nobody does it here.

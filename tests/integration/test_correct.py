@@ -270,14 +270,6 @@ def test_a_run_that_is_killed_is_finished_by_the_next_whatever_that_is_asked_for
 
 
 @pytest.mark.thorough
-def test_a_span_leaves_out_what_is_not_in_it(world: Correcting) -> None:
-    places = world.term(*BASE, *LATE)[-len(LATE) :]
-    world.correct(since_ms=BASE_MS + 500_000, until_ms=BASE_MS + 800_000)
-    assert world.states(places) == ["open", "open", "corrected", "corrected", "open", "open"]
-    world.assert_right()
-
-
-@pytest.mark.thorough
 def test_readings_behind_the_watermark_are_corrected_like_late_ones(world: Correcting) -> None:
     """By the broker's time for them they came in time: whoever reads the topic again must leave them out."""
     world.term(*BASE)
