@@ -10,7 +10,7 @@ import psutil
 
 from load.servers.child_process import Child, spawn
 from load.servers.server_process import HOST, free_port
-from load.testbed import ROOT, Testbed, last_words
+from load.testbed import ROOT, Testbed, ended, kill_tree, last_words
 
 
 class Instance:
@@ -80,13 +80,12 @@ class Instance:
         """SIGTERM, wait, and return the exit status."""
         os.kill(self.pid, signal.SIGTERM)
         assert self._child is not None  # noqa: S101
-        return self._child.wait(60.0)
+        return ended(self._child, 60.0, f"the instance {self.name}", self.log)
 
     def kill(self) -> None:
         """SIGKILL it and its children; nothing happens when it is down."""
-        if self._child is not None and self.is_running:
-            send(signal.SIGKILL, tree([self.pid]))
-            self._child.wait()
+        if self._child is not None:
+            kill_tree(self._child)
 
 
 def tree(pids: Iterable[int]) -> list[psutil.Process]:

@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from load.fleet.encode import SCHEMAS
 from load.fleet.fleet import REFERENCE_QUERY, Fleet, FleetSettings, write_reference_sqlite
 from load.fleet.generator import Generator
-from load.instance import send, tree
 from load.judge.compare import compare
 from load.report import machine, reported
 from load.servers.certificates import Authority
@@ -33,6 +33,7 @@ from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.schema_registry import Registry
 from load.servers.server_process import PATIENCE, free_port, until
+from load.testbed import ended, kill_tree, log_tail, output_of
 from service.errors import SetupError
 from service.spark.places import cache
 
@@ -43,6 +44,8 @@ BEFORE_S = 20.0
 BATCHES = 10
 """Of the service, before the load stops and all is compared."""
 _WITHIN_S = 300.0
+_COMMAND_S = 3_600.0
+"""pip builds the wheel of PySpark."""
 
 
 class Newcomer:
@@ -56,7 +59,7 @@ class Newcomer:
         self.environment = folder / "environment"
         self.steps: list[dict[str, Any]] = []
         self._wheels = [str(wheel) for wheel in sorted(wheels.resolve().glob("*.whl"))]
-        self._log = folder / "run.log"
+        self.log = folder / "run.log"
         unset = {"PYTHONPATH", "TIDEMARK_JARS", "TIDEMARK_CONFIG", "VIRTUAL_ENV"}
         self._environ = {
             **{name: value for name, value in os.environ.items() if name not in unset},
@@ -76,33 +79,24 @@ class Newcomer:
     def command(self, program: str, *words: str) -> None:
         """Run a command to its end; raises SetupError with its output if its status is not 0."""
         begin = time.monotonic()
-        line = [str(self.environment / "bin" / program), *words]
-        done = subprocess.run(line, cwd=self.home, env=self._environ, capture_output=True, text=True, check=False)
+        output_of([str(self.environment / "bin" / program), *words], self.home, self._environ, _COMMAND_S)
         self._note(program, words, time.monotonic() - begin)
-        if done.returncode:
-            what = f"{program} {' '.join(words)} ended with status {done.returncode}:\n{done.stdout}{done.stderr}"
-            raise SetupError(what)
 
     @contextmanager
     def started(self, program: str, *words: str) -> Iterator[Child]:
         """Start a command that goes on; it is killed at the end of the block if it still runs."""
         self._note(program, words, 0.0)
         line = [str(self.environment / "bin" / program), *words]
-        child = spawn(line, cwd=self.home, log=self._log, environ=self._environ)
+        child = spawn(line, cwd=self.home, log=self.log, environ=self._environ)
         try:
             yield child
         finally:
-            if child.poll() is None:
-                send(signal.SIGKILL, tree([child.pid]))
-                child.wait()
+            kill_tree(child)
 
     def wait(self, condition: Callable[[], object], child: Child, what: str) -> None:
         """Ask until the answer is true; raises SetupError when the command ends or the time is over."""
-
-        def tail() -> str:
-            return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
-
-        until(condition, _WITHIN_S * PATIENCE, what, tail, goes_on=lambda: child.poll() is None)
+        why = partial(log_tail, self.log)
+        until(condition, _WITHIN_S * PATIENCE, what, why, goes_on=lambda: child.poll() is None)
 
     def _note(self, program: str, words: Sequence[str], seconds: float) -> None:
         self.steps.append({"command": " ".join([program, *words[:1]]), "seconds": round(seconds, 1)})
@@ -148,7 +142,7 @@ def measure(wheels: Path) -> dict[str, Any]:
             ends = {str(partition): end for partition, (_, end) in sending.result().offsets.items()}
             newcomer.wait(lambda: _offsets(client) == ends, service, f"progress to be {ends}")
         os.kill(service.pid, signal.SIGTERM)
-        status = service.wait(60 * PATIENCE)
+        status = ended(service, 60, "tidemark run", newcomer.log)
         verdict = compare(newcomer.settings, bootstrap=broker.bootstrap)
     return {
         "seconds_to_first_value": round(first_s, 1),

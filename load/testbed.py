@@ -14,15 +14,15 @@ Everything is kept in the folder, temporary files of the JVM included, and no pr
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,7 +36,7 @@ from load.servers.kafka import LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
 from load.servers.redis_cluster import RedisCluster
 from load.servers.sentinels import Sentinels
-from load.servers.server_process import HOST, PATIENCE, free_port
+from load.servers.server_process import HOST, PATIENCE, Started, free_port, until
 from load.servers.spark_cluster import Cluster
 from load.servers.supervisor import ENDED, Supervisor
 from load.servers.web import answer
@@ -46,6 +46,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOPIC = "readings"
 PARTITIONS = 4
 POLL_S = 0.1
+FLUSH_S = 90.0
+"""A generator that was told to end waits a minute at most until Kafka has acknowledged what it has sent."""
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-class Testbed:
+class Testbed(Started):
     """Broker, Redis, reference and service in `folder`, which is emptied first. With `keep` they go on with what is there.
 
     `sections` replace or extend sections of the settings key by key; `views` are the settings' views. `supervised`: on
@@ -148,26 +150,17 @@ class Testbed:
         document["admission"]["ranges"] = {name: limits for name, limits in ranges.items() if name in measures}
         return {**document, "views": [dict(view) for view in views]}
 
-    def __enter__(self) -> Self:
-        try:
-            self.broker.start()
-            self._redis.start()
-            known = self.broker.admin.list_topics(timeout=30).topics if self._keep else {}
-            for topic in self.topics:
-                if topic not in known:
-                    self.broker.create_topic(topic, self._partitions, self._topic_config)
-            if not (self.folder / "reference.db").exists():
-                write_reference_sqlite(self.folder / "reference.db", self.fleet)
-            self.write_settings()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def start(self) -> None:
+        """Start everything but the service."""
+        self.broker.start()
+        self._redis.start()
+        known = self.broker.admin.list_topics(timeout=30).topics if self._keep else {}
+        for topic in self.topics:
+            if topic not in known:
+                self.broker.create_topic(topic, self._partitions, self._topic_config)
+        if not (self.folder / "reference.db").exists():
+            write_reference_sqlite(self.folder / "reference.db", self.fleet)
+        self.write_settings()
 
     def close(self) -> None:
         """End all, in the order in which they need each other."""
@@ -239,9 +232,10 @@ class Testbed:
 
     def end_generator(self, generator: Child, log: str = "generator") -> dict[str, Any]:
         """End it once all that it has sent is acknowledged, and return its summary. Raises SetupError if there is none."""
+        file = self.folder / f"{log}.log"
         generator.terminate()
-        generator.wait(90)
-        output = (self.folder / f"{log}.log").read_text(errors="replace")
+        ended(generator, FLUSH_S, "the generator", file)
+        output = file.read_text(errors="replace")
         lines = [line for line in output.splitlines() if line.startswith("{")]
         if not lines:
             raise SetupError(f"The generator ended with status {generator.returncode} and no summary:\n{output}")
@@ -323,7 +317,7 @@ class Testbed:
             return 0 if state == {"FINISHED"} else 1
         service = self._service
         assert service is not None  # noqa: S101
-        status = service.wait(patience_s * PATIENCE)
+        status = ended(service, patience_s, "the service", self.log)
         self._service = None
         return status
 
@@ -337,14 +331,8 @@ class Testbed:
             self._driver = ""
             self._cluster.close()
         service, self._service = self._service, None
-        if service is None or service.poll() is not None:
-            return
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(service.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-        service.kill()
-        service.wait()
+        if service is not None:
+            kill_tree(service)
 
     def _newest_driver(self) -> str:
         """A worker that was lost gives its driver another id when it is back."""
@@ -362,7 +350,7 @@ class Testbed:
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines the service wrote."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+        return log_tail(self.log, lines)
 
     def last_words(self) -> str:
         """Why it ended; see `last_words`."""
@@ -421,14 +409,58 @@ class Testbed:
 
     def wait(self, condition: Callable[[], T], within_s: float, what: str) -> T:
         """Ask until the answer is true, and return it; SetupError when the service ends or the time is over."""
-        deadline = time.monotonic() + within_s * PATIENCE
-        while not (answer := condition()):
-            self.check_service()
-            if time.monotonic() > deadline:
-                tail = f"the last lines of {self.log}:\n{self.log_tail()}"
-                raise SetupError(f"Waited {within_s:.0f} s for {what}; {tail}")
-            time.sleep(POLL_S)
-        return answer
+
+        def answer() -> T:
+            if not (found := condition()):
+                self.check_service()
+            return found
+
+        def why() -> str:
+            return f"the last lines of {self.log}:\n{self.log_tail()}"
+
+        return until(answer, within_s * PATIENCE, what, why, every_s=POLL_S)
+
+
+def ended(child: Child, within_s: float, name: str, log: Path) -> int:
+    """Wait until a process that was told to end has ended, and return its status; else kill it, and raise SetupError."""
+    try:
+        return child.wait(within_s * PATIENCE)
+    except subprocess.TimeoutExpired:
+        kill_tree(child)
+    what = f"{name} had not ended after {within_s * PATIENCE:.0f} s and was killed; the last lines of {log}:\n{log_tail(log)}"
+    raise SetupError(what)
+
+
+def kill_tree(child: Child) -> None:
+    """SIGKILL a process and its children; nothing happens when it has ended."""
+    if child.poll() is not None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in psutil.Process(child.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    child.kill()
+    child.wait()
+
+
+def output_of(
+    command: Sequence[str], cwd: Path = ROOT, environ: Mapping[str, str] | None = None, within_s: float = 600.0
+) -> str:
+    """Run a command to its end, and return what it prints. Raises SetupError with its messages if it fails or hangs."""
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, timeout=within_s, check=False)
+    except subprocess.TimeoutExpired as problem:
+        raise SetupError(f"{shown} had not ended after {within_s:.0f} s and was killed") from problem
+    printed, messages = (each.decode(errors="backslashreplace") for each in (done.stdout, done.stderr))
+    if done.returncode:
+        raise SetupError(f"{shown} ended with status {done.returncode}:\n{(printed + messages)[-2_000:]}")
+    return printed
+
+
+def log_tail(log: Path, lines: int = 20) -> str:
+    """The last lines of a log, "" while there is none."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""
 
 
 def last_words(log: Path) -> str:
@@ -439,6 +471,16 @@ def last_words(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines()[-40:] if log.exists() else []
     own = [line for line in lines if line.startswith("tidemark: ")]
     return (own or lines or [""])[-1]
+
+
+def total(samples: Mapping[str, float], name: str) -> float:
+    """The sum of a metric over its labels."""
+    return math.fsum(value for key, value in samples.items() if key == name or key.startswith(f"{name}{{"))
+
+
+def by_label(samples: Mapping[str, float], name: str) -> dict[str, float]:
+    """The values of a metric by its only label."""
+    return {key.split('"')[1]: value for key, value in samples.items() if key.startswith(f"{name}{{")}
 
 
 def percentile(samples: Mapping[str, float], share: float, name: str = "tidemark_event_to_redis_seconds") -> float:

@@ -2,14 +2,13 @@
 
 import statistics
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 
 import psutil
 
 from load.browser.readers import Readers
 from load.servers.dashboard import Dashboard
-from load.testbed import Testbed
+from load.testbed import Testbed, total
 
 _SUM, _COUNT = "tidemark_batch_seconds_sum", 'tidemark_batch_seconds_count{phase="run"}'
 SETTLE_S = 3.0
@@ -57,7 +56,7 @@ def _batch_ms(testbed: Testbed, seconds: float) -> float:
     time.sleep(seconds)
     after = testbed.metrics()
     batches = after[_COUNT] - before[_COUNT]
-    return 1000 * (_sum(after) - _sum(before)) / max(1.0, batches)
+    return 1000 * (total(after, _SUM) - total(before, _SUM)) / max(1.0, batches)
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -67,7 +66,3 @@ def _cpu_s(process: psutil.Process) -> float:
         with suppress(psutil.NoSuchProcess):
             cpu_s += float(sum(child.cpu_times()[:4]))
     return cpu_s
-
-
-def _sum(metrics: Mapping[str, float]) -> float:
-    return sum(value for name, value in metrics.items() if name.startswith(_SUM))

@@ -2,7 +2,6 @@
 
 import threading
 import urllib.request
-from types import TracebackType
 from typing import Any, Self
 
 PAGES = (
@@ -37,9 +36,7 @@ class Readers:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over = True  # each reader ends with its next event, a beat after 5 s at the latest
         for thread in self._threads:
             thread.join(60)

@@ -9,7 +9,6 @@ import urllib.request
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from playwright.sync_api import Page
@@ -20,8 +19,8 @@ from load.browser.comparison import PREFIX, Rows
 from load.browser.redis_history import RedisHistory
 from load.fleet.fleet import MEASURES, Fleet, FleetSettings
 from load.servers.dashboard import Dashboard
-from load.servers.server_process import HOST, PATIENCE
-from load.testbed import ROOT, Testbed
+from load.servers.server_process import HOST, PATIENCE, until
+from load.testbed import POLL_S, ROOT, Testbed
 from service.errors import TidemarkError
 
 FOLDER = ROOT / ".build" / "browser"
@@ -32,13 +31,7 @@ VIEWS: tuple[Mapping[str, Any], ...] = (
     {"name": "site", "by": ["site"], "window": "1 m", "slide": "10 s", "retain": "1 d"},
     {"name": "model", "by": ["model"], "window": "1 m", "retain": "1 d"},
     {"name": "all", "window": "10 s", "retain": "1 d"},
-    {
-        "name": "tail",
-        "by": ["type"],
-        "window": "10 s",
-        "retain": "1 d",
-        "statistics": ["count", "last", "p99", "rate"],
-    },
+    {"name": "tail", "by": ["type"], "window": "10 s", "retain": "1 d", "statistics": ["count", "last", "p99", "rate"]},
 )
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "input": {"measures": {name: name for name in MEASURES}},
@@ -104,9 +97,7 @@ class Stage:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     # Addresses.
@@ -142,11 +133,8 @@ class Stage:
     # Waiting.
 
     def until(self, condition: Callable[[], Any], what: str, within_s: float = SHORTLY_S) -> None:
-        """Ask until the answer is true. Raises StepError when it is not within the time."""
-        deadline = time.monotonic() + within_s
-        while not condition():
-            require(time.monotonic() < deadline, f"Waited {within_s:.0f} s for {what}")
-            time.sleep(0.1)
+        """Ask until the answer is true. Raises SetupError when it is not within the time."""
+        until(condition, within_s, what, every_s=POLL_S)
 
     def wait_for_fleet(self) -> None:
         """Return when most of the devices have sent, and the page has counted them."""

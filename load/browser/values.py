@@ -4,7 +4,6 @@ import contextlib
 import csv
 import io
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlencode
 
@@ -13,11 +12,13 @@ from playwright.sync_api import Page
 from load.browser import comparison
 from load.browser.comparison import PREFIX
 from load.browser.redis_history import Hash
-from load.browser.stage import Stage, StepError, require
+from load.browser.stage import Stage, require
 from load.browser.tables import table
 from load.fleet.fleet import MEASURES
 from load.judge import published
 from load.servers.server_process import PATIENCE
+from load.testbed import output_of
+from service.errors import SetupError
 
 COLUMNS = "type", "site", "model"
 LISTS = (("site", "temperature", 60_000), ("type", "power", 10_000), ("device", "power", 60_000))
@@ -53,12 +54,8 @@ def newest_rejects(stage: Stage) -> None:
     with stage.chromium.open(stage.paths["pipeline"]) as page:
         stage.until(lambda: page.query_selector(f"{selector} tbody tr"), "the newest rejects", 90 * PATIENCE)
         rows = table(page, selector)
-    command = stage.testbed.command("rejects", "list", "--json")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120 * PATIENCE, check=False)
-    require(
-        done.returncode == 0, f"tidemark rejects list has ended with status {done.returncode}: {done.stderr[-300:]}"
-    )
-    listed = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = output_of(stage.testbed.command("rejects", "list", "--json"), within_s=120 * PATIENCE)
+    listed = [json.loads(line) for line in printed.splitlines()]
     reasons = {f"{each['topic']}[{each['partition']}]@{each['offset']}": each["reason"] for each in listed}
     for place, row in rows.items():
         if row["Reason"].text != reasons.get(place):
@@ -72,7 +69,7 @@ def values_at_rest(stage: Stage) -> None:
     devices = {key.split(":", 2)[2]: fields for key, fields in published.hashes(stage.client, PREFIX, ("device",))}
     held = list(devices.values())
     with stage.chromium.open(stage.paths["fleet"]) as page:
-        with contextlib.suppress(StepError):
+        with contextlib.suppress(SetupError):
             stage.until(lambda: not [*comparison.counts(page, held)], "the counts of all devices", CURRENT_S)
         stage.note("fleet", comparison.counts(page, held))
     _fleet(stage, devices)
@@ -100,7 +97,7 @@ def _fleet(stage: Stage, devices: Mapping[str, Hash]) -> None:
     ]
     for path, differences in checks:
         with stage.chromium.open(path) as page:
-            with contextlib.suppress(StepError):
+            with contextlib.suppress(SetupError):
                 stage.until(lambda: not [*differences(page)], f"the order of {path}", CURRENT_S)  # noqa: B023
             stage.note(path, differences(page))
         stage.values += 1

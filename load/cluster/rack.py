@@ -14,14 +14,7 @@ import psutil
 from load.cluster.host import Host
 from load.cluster.namespaces import NETWORK, SERVERS, Network
 from load.servers.server_process import START_S, until
-from load.servers.supervisor import (
-    DRIVER_MAIN,
-    EXECUTOR_MAIN,
-    Supervisor,
-    driver_states,
-    page_state,
-    submitted,
-)
+from load.servers.supervisor import DRIVER_MAIN, EXECUTOR_MAIN, Supervisor, driver_states, page_state, submitted
 from load.servers.zookeeper import ZooKeeper
 from service.errors import SetupError
 from service.spark.places import DEPLOY

@@ -5,7 +5,6 @@ The rows are played one after the other with the same load, so that their times 
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from load.faults.run import STARTS_S, Figures, Run, Setup
 from load.servers import go_program
 from load.servers.hdfs import Hdfs
 from load.servers.s3 import MODULE, S3, totals
+from load.testbed import output_of
 from service.spark import jars, repository
 from service.spark.places import cache
 
@@ -122,13 +122,13 @@ def _play(place: Totals, run: Run) -> Figures:
     run.compare()
     if not run.short:
         _reshape(run)
-    _require(run, "verify")
+    _checkpoint(run, "verify")
     return {"crash_points": len(cells), **costs}
 
 
 def _reshape(run: Run) -> None:
     """Give the checkpoint another number of buckets, and go on with it."""
-    _require(run, "reshape", "--buckets", str(BUCKETS))
+    _checkpoint(run, "reshape", "--buckets", str(BUCKETS))
     run.begin()
     run.drain()
     run.stop()
@@ -139,12 +139,5 @@ def _until_batch(run: Run, batch: int) -> None:
     run.wait(lambda: run.observer.progress[1] >= batch, STARTS_S, f"batch {batch}")
 
 
-def _require(run: Run, command: str, *arguments: str) -> None:
-    """Run `tidemark checkpoint COMMAND`; another status than 0 is a violation."""
-    log = run.folder / f"{command}.log"
-    line = run.testbed.command("checkpoint", command, *arguments)
-    with log.open("wb") as output:
-        status = subprocess.run(line, stdout=output, stderr=output, check=False, timeout=600).returncode
-    if status:
-        end = " ".join(log.read_text(errors="replace").splitlines()[-3:])
-        run.violation(command, f"tidemark checkpoint {command} ended with status {status}: {end}")
+def _checkpoint(run: Run, *words: str) -> None:
+    output_of(run.testbed.command("checkpoint", *words))

@@ -3,12 +3,10 @@
 import argparse
 import contextlib
 import importlib.util
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -20,8 +18,9 @@ from load.demo.view import Sample, Samples, rounded
 from load.fleet.fleet import Fleet, FleetSettings
 from load.judge import published
 from load.judge.compare import compare
-from load.servers.child_process import Child, spawn
-from load.servers.server_process import free_port
+from load.servers.child_process import Child
+from load.servers.dashboard import Dashboard
+from load.servers.server_process import Started
 from load.testbed import TOPIC, Testbed
 from schemas import contract
 from service.spark.places import cache
@@ -38,7 +37,7 @@ WARM_SHARE = 0.5
 """The warm-up takes no more than this share of the load's time."""
 
 
-class Demo:
+class Demo(Started):
     """A context: its end ends all parts."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -52,21 +51,13 @@ class Demo:
         self.testbed = Testbed(FOLDER, Fleet(args.seed, settings), views=VIEWS, sections=sections, master=args.master)
         self.samples = Samples(args.rate, args.seconds * WARM_SHARE)
         self.began = time.monotonic()
-        self._page: Child | None = None
+        self._parts = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
-        self.testbed.__enter__()
-        return self
+    def start(self) -> None:
+        self._parts.enter_context(self.testbed)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if self._page is not None:
-                self._page.terminate()
-                self._page.wait(10)
-        finally:
-            self.testbed.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._parts.close()
 
     def run(self) -> Summary:
         """Run the service under load, stop both and compare all values."""
@@ -135,11 +126,10 @@ class Demo:
         if importlib.util.find_spec(PAGE) is None:
             self.say("no dashboard page: the package tidemark-dashboard is not installed")
             return
-        port = free_port()
-        command = [sys.executable, "-m", PAGE, "--redis", self.testbed.redis.url, "--service", self.service_url]
-        command += ["--port", str(port), "--unit", "temperature=°C", "--unit", "power=W"]
-        self._page = spawn(command, cwd=self.testbed.folder, log=self.testbed.folder / "page.log")
-        self.say(f"dashboard page: [bold]http://127.0.0.1:{port}/[/]")
+        options = ["--unit", "temperature=°C", "--unit", "power=W"]
+        page = Dashboard(self.testbed.folder, self.testbed.redis.url, self.service_url, options)
+        self._parts.enter_context(page)
+        self.say(f"dashboard page: [bold]{page.url}/[/]")
 
     def start_generators(self, *options: str) -> dict[str, Child]:
         """Start the load, in a process for each topic. Both send readings of the same devices."""

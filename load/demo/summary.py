@@ -61,11 +61,7 @@ class Summary:
             )
         return [
             ("start-up", f"{self.flow_started_s:.1f} s", "until the query ran: servers, JVM, Spark, reference"),
-            (
-                "warm-up",
-                f"{self.warm_up_s:.1f} s",
-                warm_up,
-            ),
+            ("warm-up", f"{self.warm_up_s:.1f} s", warm_up),
             latency,
             (
                 "readings",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rich.console import Group
 from rich.table import Table
 
-from load.testbed import percentile
+from load.testbed import by_label, percentile, total
 
 OPENED, CLOSED = (f'tidemark_sessions_total{{change="{change}"}}' for change in ("opened", "closed"))
 WARM_BATCHES = 3
@@ -27,12 +27,11 @@ class Sample:
 
     def sum(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
-        return math.fsum(v for k, v in self.metrics.items() if k == name or k.startswith(name + "{"))
+        return total(self.metrics, name)
 
     def by_label(self, name: str) -> dict[str, float]:
         """Return the values of a metric with one label, the largest first."""
-        values = {key.split('"')[1]: value for key, value in self.metrics.items() if key.startswith(name + "{")}
-        return dict(sorted(values.items(), key=lambda item: -item[1]))
+        return dict(sorted(by_label(self.metrics, name).items(), key=lambda item: -item[1]))
 
 
 @dataclass

@@ -61,10 +61,7 @@ REFERENCE_TABLE = "create table devices (device_id text primary key, type text, 
 REFERENCE_QUERY = "select device_id, type, site, model, installed from devices"
 
 # One in a hundred readings, as the faults' "1 % of traffic"; duplicates on top.
-SHARES: Mapping[Kind, float] = {
-    Kind.DUPLICATE: 0.005,
-    **{kind: 0.01 / 14 for kind in Kind if kind > Kind.DUPLICATE},
-}
+SHARES: Mapping[Kind, float] = {Kind.DUPLICATE: 0.005, **{kind: 0.01 / 14 for kind in Kind if kind > Kind.DUPLICATE}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from load.image.build import buildah
@@ -70,9 +69,7 @@ class Container:
         self.config: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", self._image))["OCIv1"]["config"]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         buildah("rm", self._name)
 
     def run(self, *words: str, seconds: float, environment: Mapping[str, str] | None = None) -> Ran:

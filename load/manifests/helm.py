@@ -22,10 +22,7 @@ from service.errors import SetupError, TidemarkError
 
 MODULE = "helm.sh/helm/v3/cmd/helm@v3.16.4"
 IMAGE = ("--set", "image.repository=registry.example.com/tidemark")
-SAME = {
-    "single": (),
-    "standby": ("--set", "standby=true,monitoring.enabled=true,checkpoint.storageClass=shared"),
-}
+SAME = {"single": (), "standby": ("--set", "standby=true,monitoring.enabled=true,checkpoint.storageClass=shared")}
 """The values with which the chart is an overlay."""
 REFUSED = {
     "Additional property standbye": ("tidemark", "--set", "standbye=true"),

@@ -45,10 +45,7 @@ def play(only: Sequence[str] = (), at_once: int = 2, folder: Path = FOLDER) -> d
     chosen = {alert for scene in scenes for alert in scene.alerts if not only or {scene.job, alert} & set(only)}
     playing = [scene for scene in scenes if scene.alerts & chosen]
     targets = {scene.job: scene.testbed.metrics_port for scene in scenes}
-    with (
-        Watch(folder, targets, played_rules) as watch,
-        ThreadPoolExecutor(at_once, thread_name_prefix="scene") as pool,
-    ):
+    with Watch(folder, targets, played_rules) as watch, ThreadPoolExecutor(at_once, thread_name_prefix="scene") as pool:
         try:
             rows = [row for played in pool.map(lambda scene: scene.play(watch, chosen), playing) for row in played]
         except KeyboardInterrupt:

@@ -30,11 +30,7 @@ def stage(root: Path, folder: Path) -> Path:
     shutil.rmtree(folder / "pages", ignore_errors=True)
     target = folder / "pages"
     pages.copy_pages(root, target)
-    generated = {
-        "settings.md": settings_page.page(),
-        "keys.md": contract_page.page(root),
-        "client.md": CLIENT,
-    }
+    generated = {"settings.md": settings_page.page(), "keys.md": contract_page.page(root), "client.md": CLIENT}
     (target / "docs" / "reference").mkdir(parents=True)
     for name, text in generated.items():
         (target / "docs" / "reference" / name).write_text(text)

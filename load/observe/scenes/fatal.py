@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Any
 from load.faults.raw import send_zeros
 from load.instance import send, tree
 from load.observe.scene import STARTS_S, Cause, Scene
-from load.testbed import TOPIC
+from load.testbed import TOPIC, output_of
 from service.errors import SetupError, UnreadableRecordError
-from service.spark.places import ROOT
 
 HOTTEST = 40.0
 SHIFT = 60.0
@@ -107,7 +105,7 @@ class Fatal(Scene):
         self.testbed.start_service()  # its metrics name the number of offsets until it ends again
         yield
         self.until(lambda: self.testbed.exit_status is not None, STARTS_S, "the service to end")
-        subprocess.run(self.testbed.command("skip", *set(named)), check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        output_of(self.testbed.command("skip", *set(named)))
         self.restart()
 
     def _end(self) -> int:

@@ -54,12 +54,7 @@ class Input(Scene):
                 "schema_retry": "5 s",
                 "columns": {"field": {"path": "device_id", "max_values": MAX_VALUES}},
             },
-            "admission": {
-                "max_delay": "8 s",
-                "max_ahead": "1 m",
-                "max_devices": MAX_DEVICES,
-                "skewed_for": "15 s",
-            },
+            "admission": {"max_delay": "8 s", "max_ahead": "1 m", "max_devices": MAX_DEVICES, "skewed_for": "15 s"},
             "reference": {"refresh": "4 s", "max_age": "4 m"},
         }
 
