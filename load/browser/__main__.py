@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=Path, default=FOLDER.parent / "pictures", metavar="FOLDER")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the report")
     args = parser.parse_args(argv)
+    names = [step.__name__ for step in STEPS]
+    if unknown := sorted({*(args.only or "").split()} - {*names}):
+        parser.error(f"--only: there is no step {unknown[0]}; the steps are {', '.join(names)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return reported(lambda: run(args), args.json, passes)
 

@@ -5,12 +5,11 @@ import sqlite3
 from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
-from confluent_kafka import Producer
 from playwright.sync_api import Page
 
-from load.faults.raw import reading
+from load.faults import raw
 from load.fleet.payloads import PAGE, TERMINAL
-from load.testbed import PARTITIONS, TOPIC, Testbed
+from load.testbed import Testbed
 from service.clock import now_ms
 
 TEXTS = [each for each in TERMINAL if "\x00" not in each and each.isprintable() is False and each != "\ud800"]
@@ -48,13 +47,11 @@ def add_devices(testbed: Testbed) -> None:
 
 def send(testbed: Testbed) -> None:
     """Send a reading of each hostile device, and records that are markup, to all partitions in turn."""
-    producer = Producer({"bootstrap.servers": testbed.broker.bootstrap, "log_level": 0, "linger.ms": 5})
     names = [*PAGE, *(f"terminal-{number}" for number in range(len(TEXTS)))]
-    for number, name in enumerate(names):
-        key = name.encode()
-        producer.produce(TOPIC, reading(key, now_ms()), key, partition=number % PARTITIONS)
-        producer.produce(TOPIC, key, key, partition=number % PARTITIONS, headers=[(name, b"x")])
-    producer.flush(30)
+    keys = [name.encode() for name in names]
+    raw.send(testbed.broker.bootstrap, ({"value": raw.reading(key, now_ms()), "key": key} for key in keys))
+    markup = zip(names, keys, strict=True)
+    raw.send(testbed.broker.bootstrap, ({"value": key, "key": key, "headers": [(name, b"x")]} for name, key in markup))
 
 
 def addresses() -> Sequence[str]:

@@ -31,13 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the summary")
     parser.add_argument("--keep", action="store_true", help="then start all parts again and run until Ctrl-C")
     args = parser.parse_args(argv)
+    try:
+        demo = Demo(args)
+    except ValueError as problem:  # of a fleet that cannot be
+        parser.error(str(problem))
     for each in (signal.SIGTERM, signal.SIGINT):  # a shell's background job ignores SIGINT
         signal.signal(each, signal.default_int_handler)
     status = 130
     try:
-        FOLDER.parent.mkdir(parents=True, exist_ok=True)
         check_machine(folder=FOLDER.parent)
-        with Demo(args) as demo:
+        with demo:
             summary = demo.run()
             status = 0 if summary.ok else 1
             if args.json:

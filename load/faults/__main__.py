@@ -31,6 +31,9 @@ from service.errors import SetupError, TidemarkError
 
 SHOWN = 10
 IN_PARTS = {"soak", "batches"}
+"""Rows that --keep goes on with."""
+WITH_PARTS = {"causes"}
+"""Rows of which --only plays a part."""
 PARTIAL = {"cause", "played"}
 """Rules that judge a part of a row."""
 
@@ -107,14 +110,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        check_machine(folder=ROOT)
         chosen = [find(each) for each in args.id] if args.id else list(rows().values())
         given = {name: getattr(args, name) for name in ("inputs", "update_every") if getattr(args, name)}
         chosen = [replace(each, setup=replace(each.setup, **given)) for each in chosen]
         options = {"short": args.short, "times": args.times, "seconds": args.seconds, "folder": args.folder}
         options |= {"only": " ".join(args.only), "keep": args.keep}
-        if args.keep and not all(each.setup.id in IN_PARTS for each in chosen):
-            raise SetupError("--keep: only the rows soak and batches can be played in parts", remedy="Leave --keep out")
+        for option, able in (("keep", IN_PARTS), ("only", WITH_PARTS)):
+            unable = [each.setup.id for each in chosen if each.setup.id not in able]
+            if getattr(args, option) and unable:
+                what = f"--{option} is for the rows {' and '.join(sorted(able))}, not for {', '.join(unable)}"
+                raise SetupError(what, remedy=f"Leave --{option} out, or name a row by --id")
+        check_machine(folder=ROOT)
         reports = [report(row, args.seed, **options) for row in chosen]
     except TidemarkError as error:
         return print_error(error)

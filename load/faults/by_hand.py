@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from load.faults.run import STARTS_S, Run
+from service.errors import SetupError
 
 SETTLED_BATCHES = 3
+MOUNTS = "Play it as root, where mounting is allowed"
 _BLOCK = bytes(1 << 16)
 
 
@@ -77,7 +79,12 @@ def small_disk(run: Run, folder: Path, size: str, *options: str) -> Iterator[boo
 
 
 def fill_disk(folder: Path) -> Path:
-    """Write a file that takes all the room that is left for a folder; return it, to be deleted."""
+    """Write a file that takes all the room of a folder that is a disk of its own; return it, to be deleted.
+
+    Raises SetupError for any other folder: its disk would be the machine's.
+    """
+    if not folder.is_mount():
+        raise SetupError(f"{folder} is no disk of its own, and the machine's is not filled", remedy=MOUNTS)
     ballast = folder / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(_BLOCK):

@@ -156,7 +156,7 @@ class Stage:
         """Send readings to the topic of the cause."""
         names = self.testbed.fleet.names
         messages = ({"value": raw.reading(names[n % len(names)].encode(), now_ms()), **fields} for n in range(count))
-        raw.send(self.run, messages, self.name)
+        raw.send(self.testbed.broker.bootstrap, messages, self.name)
 
     @contextlib.contextmanager
     def readings(self) -> Iterator[None]:

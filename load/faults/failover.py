@@ -1,11 +1,11 @@
 """What rows about a failover of Redis share: a fault that is judged, and how long what it has lost stays away."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from load.faults.recovery import BACK_S
-from load.faults.run import Figures, Run
+from load.faults.run import STARTS_S, Figures, Run
 from load.servers.server_process import PATIENCE
 
 LACKING = 3
@@ -32,12 +32,36 @@ def judged(run: Run, name: str, within_s: float = 2 * BACK_S, **facts: object) -
     figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
 
 
+def wait_failed_over(run: Run, is_over: Callable[[], bool], what: str) -> float:
+    """Wait until a replica has taken over; the seconds. What is committed before that was not acknowledged.
+
+    One batch may be: the primary had acknowledged it before.
+    """
+    began, before = time.monotonic(), run.newest_commit()
+    committed = before
+
+    def has_taken_over() -> bool:
+        nonlocal committed
+        newest = run.newest_commit()
+        if is_over():
+            return True
+        committed = newest
+        return False
+
+    run.until(has_taken_over, STARTS_S, what)
+    if committed > before + 1:
+        run.violation("P1", f"batch {committed} was committed before {what}, and no write was possible since {before}")
+    return since(began)
+
+
 class Loss:
-    """Final values that a failover has lost: make it before the replica is promoted, and wait after that."""
+    """Final values that Redis is to lose: make it before the loss, and wait after that."""
 
     def __init__(self, run: Run, what: str) -> None:
         self._run, self._what = run, what
         self._finals, self._before = run.finals(), run.metrics().get(_LOST, 0.0)
+        if not self._finals:
+            run.violation("observed", f"no value was final before {what}: nothing is proven")
 
     def wait(self) -> Figures:
         """Wait until the loss is noticed and all final values are there again, or note a violation."""

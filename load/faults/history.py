@@ -24,6 +24,7 @@ one is then as far as all shards have come. A `redis_lost` may have a `shard`, t
 """
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,12 +33,13 @@ from typing import Any
 from service.clock import now_ms
 
 Entry = dict[str, Any]
+LONGEST_LINE = 64 << 20
 
 
 class History:
     """Appends to `path`; may be used from any thread. `hear` gets every entry, too.
 
-    What was there before is gone, unless `keep` is set.
+    What was there before is gone, unless `keep` is set. Then only a last line that a killed runner has begun is gone.
     """
 
     def __init__(self, path: Path, hear: Callable[[Entry], object] = lambda _: None, *, keep: bool = False) -> None:
@@ -45,6 +47,10 @@ class History:
         self._hear = hear
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        if keep and path.exists():
+            with path.open("rb") as file:
+                begin = file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
+                os.truncate(path, begin + file.read().rfind(b"\n") + 1)
         # A line at a time: what a killed runner leaves behind can be read.
         self._file = path.open("a" if keep else "w", encoding="utf-8", errors="surrogateescape", buffering=1)
 
@@ -61,8 +67,9 @@ class History:
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """The entries of a history file, in order."""
+    """The entries of a history file, in order, without a last line that is not whole."""
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
-            entry: Entry = json.loads(line)
-            yield entry
+            if line.endswith("\n"):
+                entry: Entry = json.loads(line)
+                yield entry

@@ -12,7 +12,9 @@ from confluent_kafka import Producer
 from load.faults.run import Run
 from load.fleet.encode import SCHEMAS
 from load.testbed import PARTITIONS, TOPIC
+from service.errors import SetupError
 
+FLUSH_S = 120.0
 LARGEST = 20 << 20
 """Bytes of the largest record that may be sent: more than the broker takes by default."""
 
@@ -50,15 +52,15 @@ class Reading:
 
 def send_readings(run: Run, readings: Sequence[Reading]) -> int:
     """Send readings, which the run expects as it does those of the fleet. Return how many they are."""
-    send(run, (each.message for each in readings))
+    send(run.testbed.broker.bootstrap, (each.message for each in readings))
     run.note("by_hand", readings=len(readings))
     run.sent += len(readings)
     return len(readings)
 
 
-def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
-    """Send messages to all partitions of a topic in turn; a violation where Kafka has not acknowledged all of them."""
-    options = {"bootstrap.servers": run.testbed.broker.bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
+def send(bootstrap: str, messages: Iterator[Message], topic: str = TOPIC) -> None:
+    """Send messages to all partitions of a topic in turn. Raises SetupError if Kafka does not acknowledge all of them."""
+    options = {"bootstrap.servers": bootstrap, "message.max.bytes": LARGEST, "linger.ms": 5}
     producer = Producer(
         {**options, "log_level": 0, "queue.buffering.max.kbytes": 65_536, "partitioner": "murmur2_random"}
     )
@@ -70,8 +72,8 @@ def send(run: Run, messages: Iterator[Message], topic: str = TOPIC) -> None:
             except BufferError:
                 producer.poll(0.1)
         producer.poll(0)
-    if producer.flush(120):
-        run.violation("observed", "not all records were sent")
+    if waiting := producer.flush(FLUSH_S):
+        raise SetupError(f"{bootstrap} has not acknowledged {waiting} records of {topic} after {FLUSH_S:.0f} s")
 
 
 def send_zeros(bootstrap: str, topic: str, size: int, partition: int = 0) -> int:

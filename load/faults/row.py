@@ -2,9 +2,9 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from load.faults.run import Figures, Run, Setup
@@ -14,20 +14,7 @@ Play = Callable[[Run], Figures]
 
 ORDER = (
     "U",
-    "F1",
-    "F2",
-    "F3",
-    "F4",
-    "F5",
-    "F6",
-    "F7",
-    "F8",
-    "F9",
-    "F10",
-    "F11",
-    "F12",
-    "F13",
-    "F14",
+    *(f"F{number}" for number in range(1, 15)),
     "H",
     "cluster",
     "sentinel",
@@ -54,21 +41,11 @@ class Row:
     play: Play
 
 
-def row(
-    id: str,  # noqa: A002 - the word of the table
-    title: str,
-    *,
-    rate: float = 2_000.0,
-    devices: int = 1_000,
-    testbed: Mapping[str, Any] | None = None,
-    proxy: bool = False,
-    inputs: int = 1,
-    tls: bool = False,
-) -> Callable[[Play], Play]:
-    """Register the decorated function as the row `id`."""
+def row(id: str, title: str, **setup: Any) -> Callable[[Play], Play]:  # noqa: A002 - the word of the table
+    """Register the decorated function as the row `id`; `setup` are further fields of Setup."""
 
     def register(play: Play) -> Play:
-        _rows[id] = Row(Setup(id, title, rate, devices, dict(testbed or {}), proxy, inputs, tls), play)
+        _rows[id] = Row(Setup(id, title, **setup), play)
         return play
 
     return register
@@ -91,27 +68,23 @@ def find(id: str) -> Row:  # noqa: A002
     return known[id]
 
 
-def play(
-    row: Row,
-    seed: int,
-    *,
-    short: bool,
-    times: int | None = None,
-    seconds: float | None = None,
-    folder: Path | None = None,
-    only: str = "",
-    keep: bool = False,
-) -> tuple[Run, Figures]:
-    """Play a row to its end; whatever breaks is a violation in the history."""
-    setup = row.setup
-    run = Run(setup, seed, short=short, times=times, seconds=seconds, folder=folder, only=only, keep=keep)
+def play(row: Row, seed: int, **options: Any) -> tuple[Run, Figures]:
+    """Play a row to its end, with options of Run."""
+    setup, run = row.setup, Run(row.setup, seed, **options)
     print(
         f"{setup.id}: {setup.title}; seed {seed}, {setup.rate:.0f} records a second, files in {run.folder}", flush=True
     )
-    figures: Figures = {}
     with run:
-        try:
-            figures = run.finish(row.play(run))
-        except TidemarkError as problem:
-            run.violation("played", f"{problem.code}: {problem}")
-    return run, figures
+        return run, to_end(row, run)
+
+
+def to_end(row: Row, run: Run) -> Figures:
+    """Return what a row measures on a run that has begun; whatever breaks is a violation, and the next row is played."""
+    try:
+        return run.finish(row.play(run))
+    except TidemarkError as problem:
+        run.violation("played", f"{problem.code}: {problem}")
+    except Exception as problem:
+        traceback.print_exc()
+        run.violation("played", f"{type(problem).__name__}: {problem}")
+    return {}

@@ -21,7 +21,7 @@ from load.faults.observer import Observer
 from load.faults.recovery import BACK_S, Recovers
 from load.faults.rules import Observed
 from load.fleet.fleet import Fleet, FleetSettings
-from load.instance import Instance, send, tree
+from load.instance import Instance
 from load.judge import published
 from load.judge.compare import compare
 from load.judge.verdict import Verdict
@@ -29,7 +29,7 @@ from load.servers.certificates import Authority
 from load.servers.child_process import Child
 from load.servers.proxy import Proxy
 from load.servers.server_process import HOST, PATIENCE, ServerProcess, until
-from load.testbed import POLL_S, ROOT, Testbed
+from load.testbed import POLL_S, ROOT, Testbed, kill_tree, total
 from schemas import contract
 from service.errors import SetupError
 
@@ -56,8 +56,8 @@ class Setup:
 
     id: str
     title: str
-    rate: float
-    devices: int
+    rate: float = 2_000.0
+    devices: int = 1_000
     testbed: Mapping[str, Any] = field(default_factory=dict)
     proxy: bool = False
     inputs: int = 1
@@ -91,7 +91,7 @@ class Load:
             self._children.append((child, log))
 
     def stop(self) -> list[dict[str, Any]]:
-        """End them once all that they have sent is acknowledged, at most a minute; their summaries, in the order of traffic."""
+        """End them once all that they have sent is acknowledged; their summaries, in the order of traffic."""
         for child, _ in self._children:
             child.terminate()
         return [self._testbed.end_generator(child, log) for child, log in self._children]
@@ -99,8 +99,7 @@ class Load:
     def kill(self) -> None:
         """End them at once."""
         for child, _ in self._children:
-            child.kill()
-            child.wait()
+            kill_tree(child)
 
 
 def parts_of(path: Path, row: str, seed: int) -> tuple[float, ...]:
@@ -174,7 +173,6 @@ class Run:
         self._environment: Mapping[str, str] | None = None
         self._loads: list[Load] = []
         self._instances: list[Instance] = []
-        self._children: list[Child] = []
         self._parts = contextlib.ExitStack()
         self._numbers = itertools.count(1)
         self._is_started = False
@@ -186,7 +184,7 @@ class Run:
         try:
             if self.proxy is not None:
                 self._parts.enter_context(self.proxy)
-            self.testbed.__enter__()
+            self.testbed.start()
             self.observer.start()
         except BaseException:
             self.close()
@@ -202,10 +200,6 @@ class Run:
             load.kill()
         for instance in self._instances:
             instance.kill()
-        for child in self._children:
-            if child.poll() is None:
-                send(signal.SIGKILL, tree([child.pid]))
-                child.wait()
         self.observer.stop()
         self.testbed.close()
         self._parts.close()
@@ -281,11 +275,6 @@ class Run:
         if status:
             self.violation("stop", f"{instance.name} ended with status {status}: {instance.last_words()}")
 
-    def child(self, child: Child) -> Child:
-        """One more process, which ends with the run, with all below it."""
-        self._children.append(child)
-        return child
-
     def part(self, part: P) -> P:
         """One more part of the world, started now; it ends with the run."""
         self._parts.enter_context(part)
@@ -359,6 +348,27 @@ class Run:
     def peak_mb(self) -> float:
         """Return the most memory that the service has taken."""
         return max((entry["mb"] for entry in read(self.history.path) if entry["what"] == "memory"), default=0.0)
+
+    def restarts(self) -> int:
+        """Return how often a failure has restarted the query in this life of the service."""
+        return int(total(self.metrics(), "tidemark_query_restarts_total"))
+
+    def require_same_query(self, process: int, epoch: int, what: str) -> None:
+        """Note a violation unless the service is this process, in this epoch, and has never restarted its query."""
+        now = self.testbed.service_pid, self.observer.epoch, self.restarts()
+        if now != (process, epoch, 0):
+            text = f"{what}: process {process} became {now[0]}, epoch {epoch} became {now[1]}, {now[2]} restarts of the query"
+            self.violation("P6", text)
+
+    def wait_level(self, offsets: Callable[[], Mapping[str, int]], what: str) -> None:
+        """Until `offsets` of a service have reached the ends that the topic had when this was called."""
+        ends = {str(partition): end for partition, end in self.observer.ends().items()}
+
+        def is_level() -> bool:
+            read = offsets()
+            return all(read.get(partition, 0) >= end for partition, end in ends.items())
+
+        self.wait(is_level, STARTS_S, what)
 
     def recover(self, within_s: float = 2 * BACK_S) -> None:
         """Until the lag is back after the last fault, as P8 defines it; P8 itself allows less time than this."""

@@ -12,19 +12,7 @@ Hash = Mapping[str, str]
 
 SLACK = 1e-9
 _WRITER = ("epoch", "batch", "updated")
-_WINDOW = (
-    "start",
-    "end",
-    "count",
-    "sum",
-    "mean",
-    "min",
-    "max",
-    "stddev",
-    "first",
-    "last",
-    *_WRITER,
-)
+_WINDOW = ("start", "end", "count", "sum", "mean", "min", "max", "stddev", "first", "last", *_WRITER)
 _SESSION = ("start", "last", "count", "duration", "state", "reason", "closed_by", "revision", *_WRITER)
 _DEVICE = ("status", "last_seen", "session", "reference", *_WRITER)
 

@@ -2,19 +2,23 @@
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from load.fleet.encode import SCHEMAS
 from load.fleet.fleet import Fleet, FleetSettings, with_outsiders
 
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
+
 
 def seconds_of(text: str) -> float:
     """ "500ms", "60s", "20m", "2h" or a bare number of seconds."""
-    for unit, factor in (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
-        if text.endswith(unit):
-            return float(text.removesuffix(unit)) * factor
-    return float(text)
+    match = _LENGTH.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time, such as 500ms, 60s, 20m, 2h or 60")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -19,11 +19,7 @@ from tests.stream.records import BASE_MS, Record
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 
-INPUT = {
-    "format": "json",
-    "measures": {"temperature": "temperature"},
-    "columns": {"message": "message"},
-}
+INPUT = {"format": "json", "measures": {"temperature": "temperature"}, "columns": {"message": "message"}}
 VIEWS = [{"name": "device", "by": ["device"], "window": "1 m"}, {"name": "total", "window": "none"}]
 TIME = ["device", "event_time"]
 

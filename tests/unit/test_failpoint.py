@@ -37,9 +37,7 @@ def test_what_has_fired_in_an_earlier_process_does_not_fire_again(tmp_path: Path
     plan("after_commit:1:raise", TIDEMARK_FAILPOINT_FIRED=str(fired)).hit("after_commit")
 
 
-def test_several_points_fire_in_order_over_several_processes(
-    tmp_path: Path,
-) -> None:
+def test_several_points_fire_in_order_over_several_processes(tmp_path: Path) -> None:
     more = {"TIDEMARK_FAILPOINT_FIRED": str(tmp_path / "fired")}
     points = "after_decode:1:raise,before_fetch:2:raise,after_commit:1:raise"
     first = plan(points, **more)

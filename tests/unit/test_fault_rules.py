@@ -238,17 +238,7 @@ def test_whole_hashes_are_fine() -> None:
     gone = entry("value", key=KEYS["window"], hash=None, closing={})
     single = value("session", last=str(START), duration="0", count="1", **{"t.count": "1"})
     first = value("device", session=str(START + 5))
-    whole = [
-        value("window"),
-        value("session"),
-        value("device"),
-        closed(),
-        merged,
-        offline,
-        gone,
-        single,
-        first,
-    ]
+    whole = [value("window"), value("session"), value("device"), closed(), merged, offline, gone, single, first]
     assert broken(Torn(), *whole) == []
 
 
@@ -482,10 +472,7 @@ def whole() -> Iterable[Entry]:
 
 
 def test_the_checker_names_the_first_violation_of_a_file(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    for extra, status, text in (
-        ([], 0, "row U, seed 7: 0 violations"),
-        ([feed([0, 31, 2])], 1, "the first"),
-    ):
+    for extra, status, text in (([], 0, "row U, seed 7: 0 violations"), ([feed([0, 31, 2])], 1, "the first")):
         history = History(tmp_path / "history.jsonl")
         for each in [*whole(), *extra]:
             facts = {name: fact for name, fact in each.items() if name not in {"at", "what"}}

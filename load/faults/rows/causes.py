@@ -9,13 +9,13 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 from confluent_kafka import admin as kafka_admin
 
-from load.faults.by_hand import fill_disk, small_disk
+from load.faults.by_hand import MOUNTS, fill_disk, small_disk
 from load.faults.causes import Cause, Outcome, Stage, played
 from load.faults.raw import send_zeros
 from load.faults.row import row
@@ -49,6 +49,7 @@ BOMB = 300 << 20
 """Bytes of zeros in a record of some kilobytes: more than a JVM of HEAP can hold."""
 HEAP = "700m"
 
+SHORT = ("settings", "checkpoint removed while running", "Redis is out of memory")
 Play = Callable[[Stage], AbstractContextManager[Any]]
 TABLE: list[Cause] = []
 
@@ -66,9 +67,9 @@ def cause(name: str, family: type[TidemarkError], says: str, remedy: str, **how:
 @row("causes", "every cause of a failure is named", rate=200, devices=200, tls=True)
 def causes(run: Run) -> Figures:
     """Short: one that ends the start, one that ends a query, one that passes."""
-    short = ("settings", "checkpoint removed while running", "Redis is out of memory")
-    outcomes, right, number = {}, 0, 0
-    for number, each in enumerate((c for c in TABLE if _is_chosen(run, c, short)), 1):
+    outcomes, right = {}, 0
+    played_causes = chosen(run.only, SHORT if run.short else [each.name for each in TABLE])
+    for number, each in enumerate(played_causes, 1):
         try:
             outcome, problems = played(run, number, each)
         except Exception as error:  # the others are played all the same
@@ -80,11 +81,15 @@ def causes(run: Run) -> Figures:
             run.violation("cause", f"{each.name}: {problem}: {outcome.text}")
     if not run.only:
         _values_are_right(run)
-    return {"causes": number, "named_rightly": right, "outcomes": outcomes}
+    return {"causes": len(played_causes), "named_rightly": right, "outcomes": outcomes}
 
 
-def _is_chosen(run: Run, each: Cause, short: tuple[str, ...]) -> bool:
-    return bool(re.search(run.only, each.name)) if run.only else not run.short or each.name in short
+def chosen(only: str, names: Collection[str]) -> list[Cause]:
+    """Return the causes whose names match `only`, or those of these names. Raises SetupError when there is none."""
+    found = [each for each in TABLE if (re.search(only, each.name) if only else each.name in names)]
+    if not found:
+        raise SetupError(f"There is no cause {only!r}", remedy=f"Causes: {', '.join(each.name for each in TABLE)}")
+    return found
 
 
 def _values_are_right(run: Run) -> None:
@@ -95,7 +100,7 @@ def _values_are_right(run: Run) -> None:
 # At the start.
 
 
-@cause("settings", SettingsError, r"views\[0\]\.by|nowhere", r"tidemark|docs|by", ends=True)
+@cause("settings", SettingsError, r"views\[0\]\.by|nowhere", r"tidemark|docs|by")
 def _settings(stage: Stage) -> Iterator[None]:
     with stage.settings(views=[{"name": "device", "by": ["nowhere"], "window": "1 m"}]):
         yield
@@ -252,7 +257,9 @@ def _outlet(stage: Stage) -> Iterator[None]:
 @cause("temporary folder with noexec", SetupError, r"(?i)noexec|failed to map segment", r"noexec.*java\.io\.tmpdir")
 def _noexec(stage: Stage) -> Iterator[None]:
     folder = stage.testbed.folder / "noexec"
-    with small_disk(stage.run, folder, "256m", "noexec"):
+    with small_disk(stage.run, folder, "256m", "noexec") as is_mounted:
+        if not is_mounted:
+            raise SetupError(f"A disk with noexec cannot be mounted at {folder}", remedy=MOUNTS)
         stage.environment = {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={folder} -XX:-UsePerfData"}
         yield
 
@@ -298,13 +305,7 @@ def _created_again(stage: Stage) -> Iterator[None]:
     yield
 
 
-@cause(
-    "retention passed",
-    DataLossError,
-    r"cause-\d+\[\d\]: committed offset \d+",
-    r"records-were-deleted",
-    runs=True,
-)
+@cause("retention passed", DataLossError, r"cause-\d+\[\d\]: committed offset \d+", r"records-were-deleted", runs=True)
 def _retention(stage: Stage) -> Iterator[None]:
     stage.stop()
     stage.send(400)

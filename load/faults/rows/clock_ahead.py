@@ -4,7 +4,6 @@ The control run reads the same topic with a service whose filter of early readin
 """
 
 import json
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,13 +13,12 @@ from load.demo import SECTIONS
 from load.faults.history import read
 from load.faults.raw import Reading, send_readings
 from load.faults.row import row
-from load.faults.run import STARTS_S, Figures, Run
+from load.faults.run import Figures, Run
 from load.fleet.encode import YEAR_2099_MS
 from load.fleet.fleet import DAY_MS
 from load.judge.oracle import Expected, expected
 from load.mutations import MUTATIONS, teeth
-from load.testbed import TOPIC, to_toml
-from service.spark.places import ROOT
+from load.testbed import ROOT, TOPIC, output_of, to_toml
 
 MAX_AHEAD_MS = 2_000
 FLEET = 50
@@ -72,8 +70,7 @@ def clock_ahead(run: Run) -> Figures:
 
 def _listed(run: Run) -> list[dict[str, Any]]:
     """Return the output of `tidemark devices --skewed --json`."""
-    command = run.testbed.command("devices", "--skewed", "--json")
-    listed: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
+    listed: list[dict[str, Any]] = json.loads(output_of(run.testbed.command("devices", "--skewed", "--json")))
     return listed
 
 
@@ -115,16 +112,15 @@ def _control(run: Run, whole: Expected) -> Figures:
     config.write_text(to_toml(settings), encoding="utf-8")
     without = run.instance(CONTROL, f"{CONTROL}-checkpoint", config, tree)
     without.start()
-    ends = {str(partition): end for partition, end in run.observer.ends().items()}
     with run.testbed.redis.client() as client:
 
         def progress() -> Any:
             return client.hgetall(f"{CONTROL}:progress")
 
-        def is_done() -> bool:
-            return bool(json.loads(progress().get("offsets", "{}")).get(TOPIC) == ends)
+        def offsets() -> Mapping[str, int]:
+            return dict(json.loads(progress().get("offsets", "{}")).get(TOPIC, {}))
 
-        run.until(is_done, STARTS_S, "the control run to read all")
+        run.wait_level(offsets, "the control run to read all")
         without.stop()
         names = list(whole.windows)
         pipe = client.pipeline(transaction=False)

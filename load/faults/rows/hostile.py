@@ -11,7 +11,6 @@ import random
 import re
 import sqlite3
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
@@ -32,7 +31,7 @@ from load.fleet.fleet import MEASURES
 from load.fleet.payloads import PAGE, TERMINAL
 from load.fleet.protobuf import SCHEMA_ID, framing, schema
 from load.servers.schema_registry import Registry
-from load.testbed import TOPIC, percentile
+from load.testbed import TOPIC, output_of, percentile
 from service.clock import now_ms
 from service.errors import SetupError, UnreadableRecordError
 
@@ -71,6 +70,7 @@ def hostile(run: Run) -> Figures:
         foreign = [registry.register("others-value", _foreign(number)) for number in range(10_000 // share)]
         run.begin(20)
         process, epoch = run.testbed.service_pid, run.observer.epoch
+        bootstrap = run.testbed.broker.bootstrap
         before = _during(run, lambda: run.run_on(_BEFORE_S))
         own_elements = _active_elements(run, "")
         device = _with_power(run)
@@ -95,7 +95,7 @@ def hostile(run: Run) -> Figures:
         worst: dict[str, float] = {}
         for name, messages in cases.items():
             with run.fault(name):
-                send_all = partial(raw.send, run, messages, topics.get(name, TOPIC))
+                send_all = partial(raw.send, bootstrap, messages, topics.get(name, TOPIC))
                 worst[name] = _during(run, send_all)
             run.recover()
         active = _active_elements(run, "alert(1)") - own_elements
@@ -312,7 +312,7 @@ def _active_elements(run: Run, name: str) -> int:
 
     def shown() -> str:
         if name:
-            raw.send(run, _markup(times=1))
+            raw.send(run.testbed.broker.bootstrap, _markup(times=1))
         status, page = run.testbed.get("/quality")
         return page if status == 200 and name in page else ""
 
@@ -365,9 +365,4 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tidemark(run: Run, *arguments: str) -> str:
-    done = subprocess.run(run.testbed.command(*arguments), capture_output=True, timeout=600, check=False)
-    if done.returncode:
-        run.violation(
-            "P4", f"{' '.join(arguments)}: status {done.returncode}: {done.stderr.decode(errors='replace')[-500:]}"
-        )
-    return done.stdout.decode(errors="backslashreplace")
+    return output_of(run.testbed.command(*arguments))

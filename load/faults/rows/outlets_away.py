@@ -13,6 +13,7 @@ from load.faults.row import row
 from load.faults.rows.driver_killed import crash_points
 from load.faults.run import STARTS_S, Figures, Run
 from load.servers.postgres import Postgres
+from load.testbed import by_label
 
 POINTS = ("finals_stored", "half_delivered", "outlets_written", "after_publish_before_commit")
 CELLS = tuple((name, "kill") for name in POINTS)
@@ -49,7 +50,7 @@ def outlets_away(run: Run) -> Figures:
             _full(run)
         run.drain()
         outlets_caught_up(run)
-        written = sum(_metric(run, "tidemark_outlet_rows_total").values())
+        written = sum(_by_outlet(run, "rows_total").values())
         run.stop()
         verdict = run.compare()
     found = {name: verdict.kinds[f"outlet.{name}"] for name in DIFFERENCES}
@@ -77,8 +78,7 @@ def _away(run: Run, database: Postgres, how: str) -> None:
     """The database is gone, or does not answer; batches go on, and the outlets catch up when it is back."""
     with run.fault(f"database {how}"):
         undo = _take_away(database, how)
-        behind = "tidemark_outlet_behind"
-        run.wait(lambda: _metric(run, behind).get("history"), AWAY_S * 4, "the outlet to fall behind")
+        run.wait(lambda: _by_outlet(run, "behind").get("history"), AWAY_S * 4, "the outlet to fall behind")
         batch = run.observer.progress[1]
         run.run_on(AWAY_S)
         if run.observer.progress[1] <= batch:
@@ -102,7 +102,7 @@ def _full(run: Run) -> None:
     """The disk of the files is full, and has room again."""
     with run.fault("disk of the files full"):
         ballast = fill_disk(_disk(run))
-        run.wait(lambda: _metric(run, "tidemark_outlet_behind").get("files"), AWAY_S * 4, "the files to fall behind")
+        run.wait(lambda: _by_outlet(run, "behind").get("files"), AWAY_S * 4, "the files to fall behind")
         run.run_on(AWAY_S / 2)
         ballast.unlink()
     outlets_caught_up(run)
@@ -111,18 +111,16 @@ def _full(run: Run) -> None:
 
 def outlets_caught_up(run: Run) -> None:
     """Wait until no outlet has batches to write."""
-    pending = "tidemark_outlet_pending_batches"
-    run.wait(lambda: _metric(run, pending) and not any(_metric(run, pending).values()), STARTS_S, "the outlets")
+
+    def are_level() -> bool:
+        pending = _by_outlet(run, "pending_batches")
+        return bool(pending) and not any(pending.values())
+
+    run.wait(are_level, STARTS_S, "the outlets")
 
 
-def _metric(run: Run, name: str) -> dict[str, float]:
-    """The values of a metric by outlet."""
-    start = f'{name}{{outlet="'
-    return {
-        key.removeprefix(start).partition('"')[0]: value
-        for key, value in run.testbed.metrics().items()
-        if key.startswith(start)
-    }
+def _by_outlet(run: Run, name: str) -> dict[str, float]:
+    return by_label(run.testbed.metrics(), f"tidemark_outlet_{name}")
 
 
 def _disk(run: Run) -> Path:

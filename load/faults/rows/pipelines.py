@@ -6,7 +6,6 @@ topic of its own. Whatever happens to it, the first one must go on with batches.
 
 import copy
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.judge.verdict import Verdict
 from load.servers.redis import Redis
-from load.testbed import PARTITIONS, ROOT, TOPIC, to_toml
+from load.testbed import PARTITIONS, TOPIC, output_of, to_toml
 
 NAME = "second"
 HUNG_S, AWAY_S, STOPPED_S = 15.0, 10.0, 10.0
@@ -103,6 +102,9 @@ class Second:
             found: Any = client.hgetall(f"{NAME}:progress")
         return dict(found)
 
+    def offsets(self) -> dict[str, int]:
+        return dict(json.loads(self.progress().get("offsets", "{}")).get(TOPIC, {}))
+
     def batch(self) -> int:
         """The number of the newest batch, -1 before the first."""
         return int(self.progress().get("batch", -1))
@@ -110,22 +112,11 @@ class Second:
     def query(self, command: str) -> None:
         """Stop or start it as an operator does."""
         words = [sys.executable, "-m", "service.cli", "query", command, NAME, "--config", str(self.config)]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False)
-        self._run.note(
-            "query", command=command, status=done.returncode, said=(done.stdout + done.stderr).split("\n")[-2:]
-        )
-        if done.returncode:
-            self._run.violation("P8", f"tidemark query {command}: {done.stdout}{done.stderr}")
+        self._run.note("query", command=command, said=output_of(words, within_s=WITHIN_S))
 
     def wait_level(self, what: str) -> None:
         """Until it has published all records that were there when this was called."""
-        ends = {str(partition): end for partition, end in self._run.observer.ends().items()}
-
-        def is_level() -> bool:
-            offsets = json.loads(self.progress().get("offsets", "{}")).get(TOPIC, {})
-            return all(offsets.get(partition, -1) >= end for partition, end in ends.items())
-
-        self._run.wait(is_level, STARTS_S, what)
+        self._run.wait_level(self.offsets, what)
 
     def compare(self) -> Verdict:
         """The oracle's verdict on it, for the history."""

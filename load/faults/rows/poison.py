@@ -13,6 +13,7 @@ from load.faults.history import read
 from load.faults.row import row
 from load.faults.run import Figures, Run
 from load.fleet.fleet import Kind
+from load.testbed import TOPIC
 
 BURST = 10_000
 HUGE = 10 << 20
@@ -35,17 +36,17 @@ def poison(run: Run) -> Figures:
     count = 2_000 if run.short else BURST
     with run.fault("a run of poison", records=count):
         began = time.monotonic()
-        raw.send(run, ({"value": value, "key": b"poison"} for value in _records(run.seed, count)))
-        if METERS in run.testbed.topics:
-            raw.send(run, ({"value": value, "key": b"poison"} for value in _arrays(run.seed, count)), METERS)
+        for topic, values in ((TOPIC, _records(run.seed, count)), (METERS, _arrays(run.seed, count))):
+            if topic in run.testbed.topics:
+                messages = ({"value": value, "key": b"poison"} for value in values)
+                raw.send(run.testbed.broker.bootstrap, messages, topic)
     run.recover(BACK_S)
     back_s = round(time.monotonic() - began, 1)
     run.steady()
     run.drain()
     seen = run.testbed.metrics()
-    restarts = sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total"))
-    if restarts or run.testbed.service_pid != process or run.observer.epoch != epoch:
-        run.violation("P6", f"poison restarted the query {restarts:.0f} times; process {process}, epoch {epoch}")
+    restarts = run.restarts()
+    run.require_same_query(process, epoch, "poison")
     run.stop()
     verdict = run.compare()
     most = count * len(run.testbed.topics)

@@ -7,8 +7,7 @@ from pathlib import Path
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.instance import Instance
-from load.servers.child_process import spawn
-from load.testbed import ROOT, TOPIC, to_toml
+from load.testbed import TOPIC, output_of, to_toml
 from service.micro_batch import parse_offsets
 
 SECOND = "tidemark-second"
@@ -81,11 +80,7 @@ def _switch(run: Run, writer: Instance, used: str, other: str) -> float:
     run.end(writer)
     began = time.monotonic()
     environ = {**os.environ, "TIDEMARK_SERVICE__CHECKPOINT": str(run.folder / used)}
-    command = run.testbed.command("checkpoint", "switch", str(run.folder / other))
-    child = run.child(spawn(command, cwd=ROOT, log=run.folder / f"switch-{other}.log", environ=environ))
-    run.until(lambda: child.poll() is not None, DONE_S, "the switch to end")
-    if child.returncode:
-        run.violation("rebuild", f"tidemark checkpoint switch ended with status {child.returncode}")
+    output_of(run.testbed.command("checkpoint", "switch", str(run.folder / other)), environ=environ)
     return time.monotonic() - began
 
 

@@ -6,21 +6,17 @@ acknowledged, so what comes back from it must be all of it. What is lost is lost
 
 import functools
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from load.faults.failover import Loss
 from load.faults.row import row
 from load.faults.run import Figures, Run
 
 HUNG_S = 30.0
 REFUSING_S = 15.0
-REPUBLISHED_S = 60.0
-"""By then every final value must be there again."""
 COMMITTED_S = 3.0
 """So long may the commit of a batch take that was acknowledged before."""
-
-_LOST = "tidemark_redis_data_lost_total"
 
 
 @row(
@@ -76,32 +72,13 @@ def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], en
 
 def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
     """Redis loses data: how long until it is noticed, and until all that was final is there again."""
-    finals = run.finals()
-    before, batch = run.testbed.metrics().get(_LOST, 0.0), run.observer.progress[1]
-    noticed_s = None
+    loss, batch = Loss(run, name), run.observer.progress[1]
     with run.fault(name):
         run.note("redis_lost")
         lose()
-        began = time.monotonic()
-        missing = len(finals)
-        while missing and time.monotonic() - began < REPUBLISHED_S:
-            run.run_on(0.2)
-            if noticed_s is None and run.testbed.metrics().get(_LOST, 0.0) > before:
-                noticed_s = round(time.monotonic() - began, 1)
-            there = run.finals()
-            missing = sum(there.get(key) != count for key, count in finals.items())
-        seconds = round(time.monotonic() - began, 1)
-    if missing:
-        run.violation("P1", f"{name}: {missing} of {len(finals)} final values are missing after {seconds} s")
+        figures = loss.wait()
     run.recover()
-    batches = run.observer.progress[1] - batch
-    return {
-        "finals": len(finals),
-        "finals_missing": missing,
-        "noticed_s": noticed_s,
-        "republished_s": seconds,
-        "batches_until_lag_was_back": batches,
-    }
+    return {**figures, "batches_until_lag_was_back": run.observer.progress[1] - batch}
 
 
 def _put_back(run: Run, backup: Path) -> None:

@@ -6,17 +6,17 @@ loopback: here only `_fails_over_with_loss` loses writes, and the rules take eve
 
 import signal
 import time
-from collections.abc import Mapping
 
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from load.faults.by_hand import start_again
-from load.faults.failover import LACKING, PAUSED_S, Loss, judged, since
+from load.faults.failover import LACKING, PAUSED_S, Loss, judged, since, wait_failed_over
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.instance import send, tree
 from load.servers.redis_cluster import ClusterNode
+from load.testbed import total
 from schemas import contract
 from service.errors import SetupError
 
@@ -131,7 +131,7 @@ def _moved(run: Run, shard: int, seconds: float, to: ClusterNode | None = None) 
             what = f"The slot of shard {shard} does not move from {source.address} to {target.address}: {problem}"
             raise SetupError(what) from problem
     after = run.metrics()
-    met = {name: _total(after, name) - _total(before, name) for name in (_RETRIES, "tidemark_query_restarts_total")}
+    met = {name: total(after, name) - total(before, name) for name in (_RETRIES, "tidemark_query_restarts_total")}
     if not any(met.values()):
         run.violation("observed", f"no batch met the move of shard {shard} after {began}: nothing is proven")
     return {**figures, "keys": keys, **met}
@@ -144,7 +144,7 @@ def _driver_killed(run: Run) -> Figures:
     victim, shards = _victim(run)
     with judged(run, "driver killed while a primary is down", shards=shards, restarts=True) as figures:
         victim.kill()
-        time.sleep(run.nemesis.between(0.2, 1.5))
+        run.let_pass(run.nemesis.between(0.2, 1.5))
         run.kill_driver(run.nemesis.pick((0, 1)))
         figures["elected_s"] = _wait_elected(run, victim, shards[0])
         figures["starts_again"] = start_again(run)
@@ -236,33 +236,13 @@ def _key(run: Run, shard: int) -> str:
 
 
 def _wait_elected(run: Run, victim: ClusterNode, shard: int) -> float:
-    """Wait until a replica of the victim has its slots; the seconds. What is committed before that was not acknowledged.
-
-    One batch may be: the primary had acknowledged it before.
-    """
-    cluster, key, began = run.testbed.redis_cluster, _key(run, shard), time.monotonic()
-    before = committed = run.newest_commit()
-
-    def is_elected() -> bool:
-        nonlocal committed
-        newest = run.newest_commit()
-        if cluster.primary_of(key) is not victim:
-            return True
-        committed = newest
-        return False
-
-    run.until(is_elected, STARTS_S, f"a replica of {victim.address} to be elected")
-    seconds = since(began)
-    if committed > before + 1:
-        run.violation("P1", f"batch {committed} was committed, though shard {shard} had no primary since {before}")
-    return seconds
+    """Wait until a replica of the victim has its slots; the seconds."""
+    cluster, key = run.testbed.redis_cluster, _key(run, shard)
+    what = f"a replica of {victim.address} was elected"
+    return wait_failed_over(run, lambda: cluster.primary_of(key) is not victim, what)
 
 
 def _come_back(run: Run, victim: ClusterNode) -> None:
     """The killed node becomes a replica."""
     victim.start()
     run.testbed.redis_cluster.wait_ok()
-
-
-def _total(samples: Mapping[str, float], name: str) -> float:
-    return sum(value for key, value in samples.items() if key.startswith(name))

@@ -34,7 +34,6 @@ TYPES = (
 
 _STATUS = 4
 
-_TROUBLES = ("down", "hung", "slow", "wrong password", "bad rows", "half the rows gone")
 _REASONS = {
     "down": "unreachable",
     "hung": "timeout",
@@ -69,11 +68,11 @@ def reference_away(run: Run) -> Figures:
     failed = _down_at_first_start(run, database)
     run.load()
     run.steady()
-    chosen = _TROUBLES[3::2] if run.short else _TROUBLES
+    chosen = ("wrong password", "half the rows gone") if run.short else _REASONS
     troubles = {name: _trouble(run, database, name) for name in chosen}
-    failed += _failed_batches(run)
+    failed += run.restarts()
     restart = _down_at_restart(run, database)
-    failed += _failed_batches(run)
+    failed += run.restarts()
     too_old = {} if run.short else _too_old(run, database)
     if failed:
         run.violation("F6", f"{failed} batches failed")
@@ -89,7 +88,7 @@ def _down_at_first_start(run: Run, database: Postgres) -> int:
     database.start()
     run.wait(lambda: run.testbed.metrics().get("tidemark_query_running"), STARTS_S, "the query to start")
     # Its attempts before there was a query are counted, too, and are no batches.
-    return -_failed_batches(run)
+    return -run.restarts()
 
 
 def _trouble(run: Run, database: Postgres, name: str) -> Figures:
@@ -200,12 +199,6 @@ def _too_old(run: Run, database: Postgres) -> Figures:
         run.start()
     run.recover()
     return {"max_age_s": MAX_AGE_S, "ended_after_s": seconds, "said": refusal.text}
-
-
-def _failed_batches(run: Run) -> int:
-    """Queries that a failure has ended, in this life of the service."""
-    seen = run.testbed.metrics()
-    return int(sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total")))
 
 
 def _log(run: Run) -> str:

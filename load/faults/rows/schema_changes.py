@@ -4,18 +4,19 @@ import io
 import json
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fastavro
-from confluent_kafka import Producer
 
+from load.faults import raw
 from load.faults.by_hand import start_damaged
 from load.faults.row import row
-from load.faults.run import STARTS_S, Figures, Run
+from load.faults.run import Figures, Run
 from load.fleet.encode import SCHEMAS
 from load.servers.schema_registry import Registry
-from load.testbed import PARTITIONS, TOPIC
+from load.testbed import TOPIC
+from service.clock import now_ms
 
 COUNT = 1_000
 USED_S = 30.0
@@ -60,11 +61,7 @@ def schema_changes(run: Run) -> Figures:
             registry.start()
         run.recover()
         seen = run.testbed.metrics()
-        restarts = sum(value for name, value in seen.items() if name.startswith("tidemark_query_restarts_total"))
-        if restarts or run.testbed.service_pid != process or run.observer.epoch != epoch:
-            run.violation(
-                "P6", f"new schemas restarted the query {restarts:.0f} times; process {process}, epoch {epoch}"
-            )
+        run.require_same_query(process, epoch, "new schemas")
         refusal = _new_code(run)
         run.drain()
         run.stop()
@@ -105,28 +102,17 @@ def _new_code(run: Run) -> str:
 
 def _write(run: Run, number: int, schema: Mapping[str, Any], value: float | str) -> float:
     """Records by a writer of that schema; seconds until they are published, or rejected."""
-    producer = Producer({"bootstrap.servers": run.testbed.broker.bootstrap, "log_level": 0, "linger.ms": 5})
     parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
-    ends: dict[int, int] = {}
     names = run.testbed.fleet.names[:100]
 
-    def delivered(error: object, message: Any) -> None:
-        if error is None:
-            ends[message.partition()] = max(ends.get(message.partition(), 0), message.offset() + 1)
+    def messages() -> Iterator[raw.Message]:
+        for each in range(COUNT):
+            out = io.BytesIO()
+            reading = {"device_id": names[each % len(names)], "event_time": now_ms()}
+            fastavro.schemaless_writer(out, parsed, {**reading, "temperature": value})
+            yield {"value": b"\0" + struct.pack(">I", number) + out.getvalue()}
 
     began = time.monotonic()
-    for each in range(COUNT):
-        out = io.BytesIO()
-        reading = {"device_id": names[each % len(names)], "event_time": time.time_ns() // 1_000_000}
-        fastavro.schemaless_writer(out, parsed, {**reading, "temperature": value})
-        framed = b"\0" + struct.pack(">I", number) + out.getvalue()
-        producer.produce(TOPIC, framed, partition=each % PARTITIONS, on_delivery=delivered)
-    if producer.flush(60):
-        run.violation("observed", "not all records of a new schema were sent")
-
-    def published() -> bool:
-        offsets = run.testbed.progress().get("offsets", {}).get(TOPIC, {})
-        return all(offsets.get(str(partition), 0) >= end for partition, end in ends.items())
-
-    run.wait(published, STARTS_S, f"the records of schema {number}")
+    raw.send(run.testbed.broker.bootstrap, messages())
+    run.wait_level(lambda: run.testbed.progress()["offsets"][TOPIC], f"the records of schema {number}")
     return round(time.monotonic() - began, 1)

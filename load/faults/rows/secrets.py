@@ -25,7 +25,7 @@ from load.servers.postgres import Postgres
 from load.servers.proxy import Proxy
 from load.servers.schema_registry import Registry
 from load.servers.server_process import HOST
-from load.testbed import TOPIC, to_toml
+from load.testbed import TOPIC, by_label, to_toml
 
 USER = "rotated"
 REFRESH_S = 2.0
@@ -71,11 +71,7 @@ def secrets(run: Run) -> Figures:
             run.violation("P9", f"{len(leaked)} of {len(world.used)} secrets are in the log")
         world.plain()
         run.compare()
-    restarts = {
-        name.partition('"')[2].partition('"')[0]: value
-        for name, value in seen.items()
-        if name.startswith("tidemark_query_restarts_total") and value
-    }
+    restarts = {code: value for code, value in by_label(seen, "tidemark_query_restarts_total").items() if value}
     return {"seconds": figures, "query_restarts": restarts, "process_restarts": 0, "secrets": len(world.used)}
 
 
@@ -171,11 +167,7 @@ class _World:
             "password_file": str(self.file("kafka")),
             "ca_file": ca_file,
         }
-        settings["redis"] |= {
-            "url": self.redis_url(),
-            "password_file": str(self.file("redis")),
-            "ca_file": ca_file,
-        }
+        settings["redis"] |= {"url": self.redis_url(), "password_file": str(self.file("redis")), "ca_file": ca_file}
         settings["reference"] |= {
             "url": self.database.jdbc_url,
             "user": "reader",

@@ -186,19 +186,7 @@ def _replay(run: Run) -> Figures:
     return {"replay_compared": verdict.compared, "replay_differences": len(different), "epoch": int(epoch)}
 
 
-_SAME = (
-    "count",
-    "first",
-    "last",
-    "min",
-    "max",
-    "state",
-    "reason",
-    "closed_by",
-    "status",
-    "last_seen",
-    "session",
-)
+_SAME = ("count", "first", "last", "min", "max", "state", "reason", "closed_by", "status", "last_seen", "session")
 
 
 def _differ(run: Run, kind: str) -> list[str]:

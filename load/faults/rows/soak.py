@@ -24,12 +24,12 @@ from load.servers.dashboard import Dashboard
 from load.servers.postgres import Postgres
 from load.servers.server_process import HOST, Repeated
 from load.servers.web import answer
-from load.testbed import PARTITIONS
+from load.testbed import PARTITIONS, by_label
 
 DEVICES, GROWTH = 10_000, 0.01
 """The devices at the start, and how many more there are each hour."""
 LONGEST_H = 24
-SHORT_S = 300.0
+DEFAULT_S = 300.0
 SAMPLE_S, PAGE_S = 10.0, 2.0
 FAULT_EVERY_S = 600.0
 PARTS = 6
@@ -56,7 +56,7 @@ _AS_THEY_ARE = (
     testbed={"redis": {"appendonly": "yes"}},
 )
 def soak(run: Run) -> Figures:
-    """10,000 devices, of which 1 % are new each hour; five minutes when short."""
+    """10,000 devices, of which 1 % are new each hour; five minutes without --for."""
     database = run.part(Postgres(run.folder / "postgres", keep=run.keep))
     add_outlets(run, database, run.folder / "files")
     broker, redis = run.testbed.broker, run.testbed.redis
@@ -107,7 +107,7 @@ def soak(run: Run) -> Figures:
     testbed={"sections": {"service": {"trigger": "0 s"}}, "redis": {"appendonly": "yes"}},
 )
 def batches(run: Run) -> Figures:
-    """A hundred devices; five minutes when short."""
+    """A hundred devices; five minutes without --for."""
     run.start()
     run.load()
     with Repeated(SAMPLE_S, lambda: _sample(run)):
@@ -118,7 +118,7 @@ def batches(run: Run) -> Figures:
 
 
 def _seconds(run: Run) -> float:
-    return run.seconds or SHORT_S
+    return run.seconds or DEFAULT_S
 
 
 def _look_at(page: Dashboard) -> None:
@@ -133,11 +133,7 @@ def _sample(run: Run) -> None:
         return
     values = {name.removeprefix("tidemark_"): samples[name] for name in _AS_THEY_ARE if name in samples}
     for what in _SUMMED:
-        of_processes = {
-            name.partition('"')[2].partition('"')[0]: value
-            for name, value in samples.items()
-            if name.startswith(f"tidemark_process_{what}{{")
-        }
+        of_processes = by_label(samples, f"tidemark_process_{what}")
         values |= {f"{what}.{process}": value for process, value in of_processes.items()}
         values[what] = sum(of_processes.values())
     count, total = (

@@ -6,7 +6,7 @@ from load.faults.run import Figures, Run
 
 @row("U", "no fault", rate=5_000, devices=5_000)
 def utopia(run: Run) -> Figures:
-    """Ten minutes in the table; short, a minute and a half, or half a minute for a test."""
+    """A minute and a half; half a minute when short."""
     run.begin()
     run.run_on(30 if run.short else 90)
     return {}
