@@ -132,7 +132,6 @@ _KINDS = {"brief": archive_for_commands, "tests": archive_for_tests}
 
 
 def main() -> int:
-    """0, or an error's own status."""
     try:
         folder = Path(sys.argv[1]).absolute()
         check_machine(folder=folder.parent)

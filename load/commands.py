@@ -48,7 +48,6 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The words as one types them."""
         return " ".join(self.words)
 
 
@@ -71,7 +70,6 @@ AFTER = (Command(("status",), 0.5, status=1),)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Time the commands and report; return the exit status."""
     parser = options("make commands", "The times of an operator's commands.")
     parser.add_argument("--devices", type=int, default=2_000)
     args = parser.parse_args(argv)
@@ -79,7 +77,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def report(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the report."""
     fleet = Fleet(args.seed, FleetSettings(devices=args.devices, rate=_READINGS / 10))
     with Testbed(FOLDER, fleet, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
         generator = Generator(testbed.broker.bootstrap, TOPIC, testbed.fleet)

@@ -60,12 +60,10 @@ class Instance:
 
     @property
     def pid(self) -> int:
-        """Its JVM's; it must have been started."""
         assert self._child is not None, "the instance was not started"  # noqa: S101
         return self._child.pid
 
     def metrics(self) -> dict[str, float]:
-        """Its samples; {} while nobody answers."""
         return self._stage.metrics(self._port)
 
     def is_waiting(self) -> bool:
@@ -73,7 +71,6 @@ class Instance:
         return "holds the lease" in self._stage.get("/readyz", self._port)[1]
 
     def last_words(self) -> str:
-        """Why it ended."""
         return last_words(self.log)
 
     def stop(self) -> int:

@@ -69,7 +69,6 @@ class Newcomer:
         }
 
     def install(self) -> None:
-        """Install the wheels and fetch the jars."""
         if not self._wheels:
             raise SetupError("There are no wheels", remedy="Run `make newcomer`, which builds them")
         subprocess.run([sys.executable, "-m", "venv", self.environment], check=True)

@@ -19,7 +19,6 @@ _CPU = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine that the program runs on."""
     lines = _CPU.read_text().splitlines() if _CPU.exists() else []
     return {
         "cores": os.cpu_count(),

@@ -176,7 +176,6 @@ class Testbed(Started):
         self._others.append(config)
 
     def write_settings(self) -> None:
-        """Write the settings to the service's file."""
         self.config.write_text(to_toml(self.settings), encoding="utf-8")
 
     def command(self, *words: str) -> list[str]:
@@ -185,7 +184,6 @@ class Testbed(Started):
 
     @property
     def topics(self) -> list[str]:
-        """The topics of all inputs."""
         inputs = self.settings.get("inputs", [self.settings["kafka"]])
         return [topic for given in inputs for topic in given["topics"]]
 
@@ -197,7 +195,6 @@ class Testbed(Started):
 
     @property
     def redis(self) -> Redis:
-        """The Redis of a testbed without a Redis Cluster."""
         assert isinstance(self._redis, Redis), "the testbed has more than one Redis"  # noqa: S101
         return self._redis
 
@@ -349,11 +346,9 @@ class Testbed(Started):
                 raise SetupError(f"The service has ended: {drivers}; the last lines of {self.log}:\n{self.log_tail()}")
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines the service wrote."""
         return log_tail(self.log, lines)
 
     def last_words(self) -> str:
-        """Why it ended; see `last_words`."""
         return last_words(self.log)
 
     # What it says.

@@ -178,7 +178,6 @@ class Stage:
         self.values += len(compared)
 
     def note(self, name: str, found: Iterable[str]) -> None:
-        """Keep what differs."""
         self.differences += [f"{name}: {each}" for each in found]
 
     # Showing.
@@ -201,7 +200,6 @@ class Stage:
         errors[known:] = [each for each in errors[known:] if f"status of {status}" not in each]
 
     def say(self, text: str) -> None:
-        """Print a line with the time since the start."""
         print(f"{time.monotonic() - self.began:6.1f} s  {text}", flush=True)
 
 

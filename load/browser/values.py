@@ -105,7 +105,6 @@ def _fleet(stage: Stage, devices: Mapping[str, Hash]) -> None:
 
 
 def type_of(name: str) -> type[int] | type[float]:
-    """The type of a field of a window."""
     return int if name in {"start", "end", "count", "first", "last"} else float
 
 

@@ -55,7 +55,6 @@ class Host(Started):
         return child
 
     def close(self) -> None:
-        """Turn it off."""
         self.power_off()
 
     def power_off(self, *, silently: bool = False) -> None:

@@ -84,7 +84,6 @@ class Network:
             self._drop(other, one)
 
     def heal(self) -> None:
-        """End all cuts."""
         for priority in self._cuts.values():
             ip("rule", "del", "priority", str(priority))
         self._cuts.clear()

@@ -52,7 +52,6 @@ class Rack(Supervisor):
 
     @property
     def masters_url(self) -> str:
-        """spark://host:port,host:port"""
         return "spark://" + ",".join(f"{address}:{MASTER_PORT}" for address in MASTERS.values())
 
     def start(self) -> None:
@@ -68,7 +67,6 @@ class Rack(Supervisor):
         self.until(lambda: self.alive_workers() == len(WORKERS), START_S, "both workers to register")
 
     def close(self) -> None:
-        """Turn everything off."""
         for host in self.hosts.values():
             host.close()
         self.network.heal()
@@ -127,7 +125,6 @@ class Rack(Supervisor):
         return hosts[-1]
 
     def other_worker(self, name: str) -> str:
-        """The other one."""
         return next(each for each in WORKERS if each != name)
 
     def driver_pids(self, host: str = "") -> tuple[int, int]:

@@ -115,8 +115,6 @@ PLAYS: dict[str, Play] = {}
 def play(
     title: str, *, options: tuple[str, ...] = OPTIONS, buckets: int | None = None, executors: int = len(WORKERS)
 ) -> Callable[[Function], Function]:
-    """Register the decorated function under its name."""
-
     def register(function: Function) -> Function:
         PLAYS[function.__name__] = Play(title, function, options, buckets, executors)
         return function

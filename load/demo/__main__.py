@@ -21,7 +21,6 @@ from service.errors import TidemarkError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo and return the exit status."""
     parser = argparse.ArgumentParser(prog="tidemark demo", description="The service on embedded servers, checked.")
     parser.add_argument("--for", dest="seconds", type=seconds_of, default=60.0, metavar="60s", help="time of the load")
     parser.add_argument("--rate", type=float, default=5_000.0, help="readings a second")

@@ -81,7 +81,6 @@ class Demo(Started):
         return self.summarise(sum(int(each["sent"]) for each in sent.values()), status, first_s, began)
 
     def report(self, summary: Summary) -> None:
-        """Print the result."""
         style = "green" if summary.ok else "bold red"
         for line in summary.lines():
             self.console.print(Text(line, style=style if line == summary.verdict() else ""), soft_wrap=True)
@@ -104,11 +103,9 @@ class Demo(Started):
             self.testbed.stop_service()
 
     def say(self, text: str) -> None:
-        """Print a line with the time since the start."""
         self.console.print(f"[dim]{time.monotonic() - self.began:6.1f} s[/]  {text}", soft_wrap=True)
 
     def start_service(self) -> None:
-        """Submit the service."""
         self.testbed.start_service()
         self.say(f"service submitted, its state: {self.service_url}/")
 

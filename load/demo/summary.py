@@ -94,7 +94,6 @@ class Summary:
         ]
 
     def verdict(self) -> str:
-        """Return the result in one line."""
         return (
             f"{'OK' if self.ok else 'DIFFERENT'}: {self.readings:,} readings, {self.windows:,} windows, "
             f"{self.sessions:,} sessions, {self.devices:,} devices, {sum(self.rejects.values()):,} rejects compared; "

@@ -26,7 +26,6 @@ class Sample:
     sites: list[tuple[str, str, str]]
 
     def sum(self, name: str) -> float:
-        """Return the sum of a metric over its labels."""
         return total(self.metrics, name)
 
     def by_label(self, name: str) -> dict[str, float]:
@@ -70,7 +69,6 @@ class Samples:
         return percentile({name: value - before.get(name, 0.0) for name, value in self.last.metrics.items()}, share)
 
     def figures(self) -> list[tuple[str, str]]:
-        """Return the figures of the newest sample, by name."""
         now, first = self.last, self.first
         if first is None:
             return [("readings", "none yet")]
@@ -91,7 +89,6 @@ class Samples:
         ]
 
     def line(self) -> str:
-        """Return the figures on one line."""
         return "  ".join(f"{name} {value}" for name, value in self.figures())
 
     def panel(self) -> Group:

@@ -19,7 +19,6 @@ VALUES = 1_000
 
 
 def nested(depth: int) -> bytes:
-    """Return messages in messages."""
     content = b""
     for _ in range(depth):
         content = varint(NEXT << 3 | 2) + varint(len(content)) + content
@@ -42,7 +41,6 @@ def message_bombs() -> list[bytes]:
 
 
 def array_bombs() -> list[bytes]:
-    """Return records of an input of arrays."""
     return [
         spaces(200 << 20),  # 200 KB of gzip
         gzip.compress(b"", mtime=0) * 20_000,

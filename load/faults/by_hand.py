@@ -4,10 +4,13 @@ import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from load.faults.run import STARTS_S, Run
+from load.servers.redis import Redis
 from service.errors import SetupError
 
 SETTLED_BATCHES = 3
@@ -78,6 +81,27 @@ def small_disk(run: Run, folder: Path, size: str, *options: str) -> Iterator[boo
             subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
+@contextlib.contextmanager
+def between(begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+    """Call `begin` before the block and `end` after it, whatever happens in it."""
+    begin()
+    try:
+        yield
+    finally:
+        end()
+
+
+def ask(redis: Redis, text: str) -> None:
+    """Give Redis a command, such as "CONFIG SET maxmemory 1"."""
+    with redis.client() as client:
+        client.execute_command(*text.split())
+
+
+def asked(redis: Redis, begin: str, end: str) -> AbstractContextManager[None]:
+    """A command before the block and one after it."""
+    return between(partial(ask, redis, begin), partial(ask, redis, end))
+
+
 def fill_disk(folder: Path) -> Path:
     """Write a file that takes all the room of a folder that is a disk of its own; return it, to be deleted.
 
@@ -93,6 +117,5 @@ def fill_disk(folder: Path) -> Path:
 
 
 def one_by_one(*steps: Callable[[], object]) -> None:
-    """Take these steps, one after the other."""
     for step in steps:
         step()

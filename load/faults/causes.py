@@ -153,7 +153,6 @@ class Stage:
             return int(client.hget(f"{self.name}:progress", "batch") or -1)
 
     def send(self, count: int, **fields: Any) -> None:
-        """Send readings to the topic of the cause."""
         names = self.testbed.fleet.names
         messages = ({"value": raw.reading(names[n % len(names)].encode(), now_ms()), **fields} for n in range(count))
         raw.send(self.testbed.broker.bootstrap, messages, self.name)

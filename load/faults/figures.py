@@ -13,7 +13,6 @@ _LATENCY = "tidemark_event_to_redis_seconds"
 
 
 def figures(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the figures that every row reports."""
     recovers, restarts, latency, counts = Recovers(), Restarts(), Latency(), Counts()
     for entry in entries:
         for _ in recovers.take(entry):

@@ -55,14 +55,12 @@ class History:
         self._file = path.open("a" if keep else "w", encoding="utf-8", errors="surrogateescape", buffering=1)
 
     def add(self, what: str, **facts: Any) -> None:
-        """One entry, now."""
         with self._lock:
             entry = {"at": now_ms(), "what": what, **facts}
             self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
             self._hear(entry)
 
     def close(self) -> None:
-        """No more entries."""
         self._file.close()
 
 

@@ -36,7 +36,6 @@ class Traffic:
 
     @property
     def options(self) -> list[str]:
-        """Options of the generator's command line."""
         return ["--format", self.value_format, "--array", str(self.array)]
 
 

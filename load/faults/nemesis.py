@@ -22,13 +22,10 @@ class Nemesis:
             yield min(self._random.expovariate(1 / mean_s), 3 * mean_s)
 
     def between(self, low: float, high: float) -> float:
-        """Any number of the interval."""
         return self._random.uniform(low, high)
 
     def pick(self, choices: Sequence[T]) -> T:
-        """One of them."""
         return self._random.choice(choices)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """All of them in some order."""
         return self._random.sample(items, len(items))

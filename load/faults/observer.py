@@ -104,7 +104,6 @@ class Observer:
         self._scrape_due = 0.0
 
     def start(self) -> None:
-        """Begin to look."""
         for thread in self._threads:
             thread.start()
 

@@ -97,7 +97,6 @@ class Load:
         return [self._testbed.end_generator(child, log) for child, log in self._children]
 
     def kill(self) -> None:
-        """End them at once."""
         for child, _ in self._children:
             kill_tree(child)
 
@@ -195,7 +194,6 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """End everything, in whatever state it is."""
         for load in self._loads:
             load.kill()
         for instance in self._instances:
@@ -292,11 +290,9 @@ class Run:
 
     @property
     def loads(self) -> list[Load]:
-        """Return the loads that run."""
         return list(self._loads)
 
     def unload(self, load: Load) -> None:
-        """Stop a load."""
         self.note("load", phase="end", id=load.number)
         self._loads.remove(load)
         for each, summary in zip(self.traffic, load.stop(), strict=True):
@@ -307,7 +303,6 @@ class Run:
                 self.violation("observed", text)
 
     def note(self, what: str, **facts: Any) -> None:
-        """An entry of the history."""
         self.history.add(what, **facts)
         if what not in {"sent", "verdict", "contract"}:
             print(f"  {what} {' '.join(f'{name}={fact}' for name, fact in facts.items())}", flush=True)

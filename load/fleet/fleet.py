@@ -144,11 +144,9 @@ class Readings:
         return len(self.device)
 
     def between(self, start: int, end: int) -> "Readings":
-        """Readings start <= i < end."""
         return self.at(slice(start, end))
 
     def at(self, chosen: slice | npt.NDArray[np.intp]) -> "Readings":
-        """The readings at these places."""
         return Readings(
             self.device[chosen],
             self.due_ms[chosen],

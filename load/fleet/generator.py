@@ -75,7 +75,6 @@ class Summary:
         return not (self.failed or self.waiting)
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({**asdict(self), "rate": round(self.rate, 1)}, separators=(",", ":"))
 
 
@@ -164,7 +163,6 @@ class Generator:
 
     @property
     def sent(self) -> int:
-        """Records handed over so far, in all runs."""
         return self._sent
 
     def run(self, seconds: float = math.inf, rate: float | None = None) -> Summary:

@@ -34,7 +34,6 @@ def schema() -> str:
 
 
 def message() -> Any:
-    """Return a new message of the file."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("fleet.Reading"))()

@@ -33,7 +33,6 @@ TOUCH = "touch /opt/tidemark/x || touch /etc/x || touch /usr/bin/x || touch /x"
 
 
 def main() -> int:
-    """Build, run, check, report; return the exit status."""
     parser = argparse.ArgumentParser(prog="make image", description="Builds the image and runs its programs in it.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the report")
     args = parser.parse_args()

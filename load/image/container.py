@@ -41,8 +41,6 @@ exec chroot "$root" setpriv --reuid "$user" --regid "$user" --clear-groups --no-
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Result of a command in the image."""
-
     status: int
     output: str
 

@@ -15,7 +15,6 @@ from service.errors import TidemarkError
 
 
 def main() -> int:
-    """Write, render, check; return the exit status."""
     for file, text in (rules.texts() | example.texts() | chart.texts()).items():
         file.write_text(text, encoding="utf-8")
     found: list[str] = []

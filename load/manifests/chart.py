@@ -53,7 +53,6 @@ spec: {{ .Files.Get "rules.yaml" | nindent 2 }}
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of each generated file."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     about = {
         "apiVersion": "v2",

@@ -34,7 +34,6 @@ _GIVEN = {"input", "input.measures", "views.by"}
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of the file."""
     return {EXAMPLE: text()}
 
 

@@ -16,17 +16,14 @@ _MADE = "Generated from service/monitoring/alert_rules.py by `python -m load.man
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of both files."""
     return {ALERTS: alerts(), MANIFEST: manifest()}
 
 
 def document() -> dict[str, Any]:
-    """Return the rule file as Prometheus reads it."""
     return {"groups": [{"name": "tidemark", "rules": [rule.document() for rule in RULES]}]}
 
 
 def alerts() -> str:
-    """Return the rule file for Prometheus."""
     head = [
         "# Prometheus rules for any number of deployments of Tidemark: one scrape job each, whose name begins with `tidemark`,",
         "# with one or more instances, of which one is the leader. What to do about each: runbook.md. Limits that follow from",
@@ -40,7 +37,6 @@ def alerts() -> str:
 
 
 def manifest() -> str:
-    """Return the manifest."""
     whole = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",

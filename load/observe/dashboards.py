@@ -28,7 +28,6 @@ class Query:
 
 
 def queries() -> list[Query]:
-    """Return every query of every dashboard."""
     return [query for path in sorted(FOLDER.glob("*.json")) for query in _queries(path)]
 
 

@@ -49,12 +49,10 @@ class Rule:
 
 
 def rules() -> dict[str, Rule]:
-    """Return all rules by name."""
     return {each.alert: _shortened(each) for each in RULES}
 
 
 def document(played: Mapping[str, Rule]) -> dict[str, Any]:
-    """Return the rule file for Prometheus."""
     return {"groups": [{"name": "tidemark", "rules": [dict(rule.document) for rule in played.values()]}]}
 
 

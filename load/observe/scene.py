@@ -6,9 +6,9 @@ it when it is left. Between the two, each of its alerts must fire and reach Aler
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,6 @@ class Scene(Started):
         options: dict[str, Any] = {"views": VIEWS, "sections": self.sections(), "master": "local[2]"}
         self.testbed = Testbed(folder / self.job, fleet, **(options | dict(self.options())))
         self.sender = Sender(self.testbed.broker.bootstrap, [str(name) for name in fleet.names])
-        self.wrong = self.sender.wrong
         self._parts = contextlib.ExitStack()
         self._metrics = Metrics(address=HOST, port=self.testbed.metrics_port)
         self._is_interrupted = False
@@ -123,6 +122,13 @@ class Scene(Started):
         self._is_interrupted = True
         self.testbed.kill_service()
 
+    @contextlib.contextmanager
+    def sending(self, **wrong: Any) -> Iterator[None]:
+        """Send records of which these shares are wrong."""
+        right, self.sender.wrong = self.sender.wrong, replace(self.sender.wrong, **wrong)
+        yield
+        self.sender.wrong = right
+
     def say(self, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {self.job}: {text}", flush=True)
 
@@ -134,7 +140,6 @@ class Scene(Started):
 
     @property
     def alerts(self) -> set[str]:
-        """The alerts that this scene brings about."""
         return {alert for group in self.groups() for cause in group for alert in cause.alerts}
 
     def until(self, condition: Callable[[], Any], within_s: float, what: str) -> None:

@@ -26,7 +26,6 @@ rules. The settings of the services are in `load/observe/scenes`.
 
 
 def report(rules: Mapping[str, Rule], rows: Sequence[Played], empty: Sequence[Query], seconds: float) -> dict[str, Any]:
-    """Return the figures of a run."""
     return {
         "alerts": len(rules),
         "fired": sum(row.fired_s is not None for row in rows),

@@ -61,7 +61,6 @@ class Watch(Started):
         return not is_open and not self.fires(job, alert)
 
     def fires(self, job: str, alert: str) -> bool:
-        """Whether Prometheus says that the alert fires."""
         with contextlib.suppress(SetupError):
             return (job, alert) in self.prometheus.firing()
         return False

@@ -43,7 +43,6 @@ def programs() -> Mapping[str, str]:
 
 
 def curls() -> list[str]:
-    """Return the command of each resource."""
     return [f"curl -s '{ADDRESS}{_path(each, f'{BASE}/')}'" for each in RESOURCES if each.name != "window"]
 
 

@@ -65,7 +65,6 @@ class Feed(Repeated):
         self._enough.wait()
 
     def close(self) -> None:
-        """End, after the last records are delivered."""
         super().close()
         self._producer.flush(10)
 

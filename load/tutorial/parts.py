@@ -53,7 +53,6 @@ class Parts(Started):
         self._running.enter_context(Feed(self.broker.bootstrap, number))
 
     def close(self) -> None:
-        """End all parts."""
         self._running.close()
 
     def _write(self, password: str) -> None:

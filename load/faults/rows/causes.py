@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import admin as kafka_admin
 
-from load.faults.by_hand import MOUNTS, fill_disk, small_disk
+from load.faults.by_hand import MOUNTS, asked, between, fill_disk, small_disk
 from load.faults.causes import Cause, Outcome, Stage, played
 from load.faults.raw import send_zeros
 from load.faults.row import row
@@ -327,32 +327,26 @@ def _memory(stage: Stage) -> Iterator[None]:
 
 @cause("broker away", SourceError, r"127\.0\.0\.1:\d+", r"[Kk]afka|broker", ends=False, runs=True)
 def _broker(stage: Stage) -> Iterator[None]:
-    stage.testbed.broker.kill()
-    try:
+    with between(stage.testbed.broker.kill, stage.testbed.broker.start):
         yield
-    finally:
-        stage.testbed.broker.start()
 
 
 @cause("Redis is out of memory", SinkError, r"127\.0\.0\.1:\d+.*OOM", r"maxmemory", ends=False, runs=True)
 def _redis_memory(stage: Stage) -> Iterator[None]:
-    with _redis_command(stage, "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"):
+    with asked(stage.testbed.redis, "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"):
         yield
 
 
 @cause("Redis is a replica", SinkError, r"127\.0\.0\.1:\d+.*READONLY", r"primary|replica", ends=False, runs=True)
 def _redis_replica(stage: Stage) -> Iterator[None]:
-    with _redis_command(stage, f"REPLICAOF {HOST} 1", "REPLICAOF NO ONE"):
+    with asked(stage.testbed.redis, f"REPLICAOF {HOST} 1", "REPLICAOF NO ONE"):
         yield
 
 
 @cause("Redis away", SinkError, r"127\.0\.0\.1:\d+", r"Redis", ends=False, runs=True)
 def _redis_away(stage: Stage) -> Iterator[None]:
-    stage.testbed.redis.pause()
-    try:
+    with between(stage.testbed.redis.pause, stage.testbed.redis.resume):
         yield
-    finally:
-        stage.testbed.redis.resume()
 
 
 @cause(
@@ -424,20 +418,8 @@ def _redis_url(stage: Stage, password: str) -> str:
     return f"redis://{USER}:{password}@{stage.testbed.redis.address}/0"
 
 
-@contextlib.contextmanager
-def _redis_user(stage: Stage, rights: str) -> Iterator[None]:
-    with _redis_command(stage, f"ACL SETUSER {USER} reset on >{PASSWORD} {rights}", f"ACL DELUSER {USER}"):
-        yield
-
-
-@contextlib.contextmanager
-def _redis_command(stage: Stage, begin: str, end: str) -> Iterator[None]:
-    with stage.testbed.redis.client() as client:
-        client.execute_command(*begin.split())
-        try:
-            yield
-        finally:
-            client.execute_command(*end.split())
+def _redis_user(stage: Stage, rights: str) -> AbstractContextManager[None]:
+    return asked(stage.testbed.redis, f"ACL SETUSER {USER} reset on >{PASSWORD} {rights}", f"ACL DELUSER {USER}")
 
 
 def _delete_records(stage: Stage) -> None:

@@ -69,7 +69,6 @@ def clock_ahead(run: Run) -> Figures:
 
 
 def _listed(run: Run) -> list[dict[str, Any]]:
-    """Return the output of `tidemark devices --skewed --json`."""
     listed: list[dict[str, Any]] = json.loads(output_of(run.testbed.command("devices", "--skewed", "--json")))
     return listed
 

@@ -79,8 +79,6 @@ def pipelines(run: Run) -> Figures:
 
 
 class Second:
-    """The second pipeline."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
         self.redis: Redis = run.part(
@@ -110,7 +108,6 @@ class Second:
         return int(self.progress().get("batch", -1))
 
     def query(self, command: str) -> None:
-        """Stop or start it as an operator does."""
         words = [sys.executable, "-m", "service.cli", "query", command, NAME, "--config", str(self.config)]
         self._run.note("query", command=command, said=output_of(words, within_s=WITHIN_S))
 
@@ -119,7 +116,6 @@ class Second:
         self._run.wait_level(self.offsets, what)
 
     def compare(self) -> Verdict:
-        """The oracle's verdict on it, for the history."""
         with self.redis.client() as client:
             return self._run.judge(self.config, client, NAME)
 

@@ -4,11 +4,12 @@ Redis keeps an append-only file here, written before it answers (`appendfsync al
 acknowledged, so what comes back from it must be all of it. What is lost is lost on purpose.
 """
 
-import functools
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from load.faults.by_hand import ask, asked, between
 from load.faults.failover import Loss
 from load.faults.row import row
 from load.faults.run import Figures, Run
@@ -30,13 +31,13 @@ def redis_away(run: Run) -> Figures:
     """Short: SIGKILL, and FLUSHALL."""
     redis = run.testbed.redis
     run.begin()
-    _outage(run, "Redis SIGKILL", 5.0, redis.kill, redis.start)
+    _outage(run, "Redis SIGKILL", 5.0, between(redis.kill, redis.start))
     if not run.short:
-        _outage(run, "Redis hangs", HUNG_S, redis.pause, redis.resume)
-        _outage(run, "Redis READONLY", REFUSING_S, *_commands(run, "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"))
-        memory = _commands(run, "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
-        _outage(run, "Redis out of memory", REFUSING_S, *memory)
-    lost = {"flushall": _lost(run, "Redis FLUSHALL", *_commands(run, "FLUSHALL"))}
+        _outage(run, "Redis hangs", HUNG_S, between(redis.pause, redis.resume))
+        _outage(run, "Redis READONLY", REFUSING_S, asked(redis, "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"))
+        memory = asked(redis, "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0")
+        _outage(run, "Redis out of memory", REFUSING_S, memory)
+    lost = {"flushall": _lost(run, "Redis FLUSHALL", lambda: ask(redis, "FLUSHALL"))}
     if not run.short:
         backup = run.folder / "redis-backup"
         shutil.copytree(redis.folder, backup, ignore=shutil.ignore_patterns("*.log"))
@@ -47,24 +48,13 @@ def redis_away(run: Run) -> Figures:
     return {"lost": lost, "counted": {name: value for name, value in seen.items() if name.startswith(names) and value}}
 
 
-def _commands(run: Run, *texts: str) -> list[Callable[[], object]]:
-    def command(text: str) -> object:
-        with run.testbed.redis.client() as client:
-            answer: object = client.execute_command(*text.split())
-        return answer
-
-    return [functools.partial(command, text) for text in texts]
-
-
-def _outage(run: Run, name: str, seconds: float, begin: Callable[[], object], end: Callable[[], object]) -> None:
+def _outage(run: Run, name: str, seconds: float, outage: AbstractContextManager[None]) -> None:
     """Nothing can be written for a while: a batch that is committed meanwhile was not acknowledged."""
-    with run.fault(name):
-        begin()
+    with run.fault(name), outage:
         run.run_on(COMMITTED_S)
         before = run.newest_commit()
         run.run_on(seconds)
         committed = run.newest_commit()
-        end()
     if committed > before:
         run.violation("P1", f"{name}: batch {committed} was committed, though nothing was written since {before}")
     run.recover()
@@ -82,7 +72,6 @@ def _lost(run: Run, name: str, lose: Callable[[], object]) -> Figures:
 
 
 def _put_back(run: Run, backup: Path) -> None:
-    """Restore a backup as an operator does."""
     redis = run.testbed.redis
     redis.kill()
     shutil.copytree(backup, redis.folder, dirs_exist_ok=True)

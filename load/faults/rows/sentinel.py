@@ -94,7 +94,6 @@ def _driver_killed(run: Run) -> Figures:
 
 
 def _fail_over(run: Run, figures: Figures) -> None:
-    """Wait until the replica is the primary."""
     watched, promoted = run.testbed.sentinels, run.testbed.sentinels.replica
     figures["promoted_s"] = wait_failed_over(run, lambda: watched.is_failed_over(promoted), "the replica was promoted")
     watched.primary = promoted

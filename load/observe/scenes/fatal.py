@@ -5,6 +5,7 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,13 @@ class Fatal(Scene):
 
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
-            (Cause(("TidemarkQuality",), f"every reading is {SHIFT:.0f} degrees too warm", self.too_warm),),
+            (
+                Cause(
+                    ("TidemarkQuality",),
+                    f"every reading is {SHIFT:.0f} degrees too warm",
+                    partial(self.sending, shift=SHIFT),
+                ),
+            ),
             (
                 Cause(
                     ("TidemarkQualityUnchecked",),
@@ -70,12 +77,6 @@ class Fatal(Scene):
     def start(self) -> None:
         self.suite.write_text(json.dumps(_SUITE))
         super().start()
-
-    @contextmanager
-    def too_warm(self) -> Iterator[None]:
-        self.wrong.shift = SHIFT
-        yield
-        self.wrong.shift = 0.0
 
     @contextmanager
     def no_expectations(self) -> Iterator[None]:

@@ -4,11 +4,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from load.faults.by_hand import between
 from load.fleet.encode import SCHEMAS
 from load.observe.scene import VIEWS, Cause, Scene
 from load.servers.postgres import Postgres
@@ -65,14 +67,16 @@ class Input(Scene):
     def groups(self) -> Sequence[Sequence[Cause]]:
         return (
             (
-                Cause(("TidemarkRejects",), "three records in ten are no Avro", self.undecodable),
+                Cause(("TidemarkRejects",), "three records in ten are no Avro", partial(self.sending, undecodable=0.3)),
                 Cause(
                     ("TidemarkInventedDevices", "TidemarkTooManyValues"),
                     "four records in ten are of unknown devices, and a view groups by a field with their ids",
-                    self.invented,
+                    partial(self.sending, invented=0.4),
                 ),
                 Cause(("TidemarkRedisAhead",), "Redis calls windows of the next hour final", self.redis_ahead),
-                Cause(("TidemarkMeasureAbsent",), "no reading has a temperature", self.unmeasured),
+                Cause(
+                    ("TidemarkMeasureAbsent",), "no reading has a temperature", partial(self.sending, unmeasured=True)
+                ),
                 Cause(("TidemarkRedisEvicts",), "the policy of Redis is allkeys-lru", self.evicting),
                 Cause(
                     ("TidemarkLimitNear",),
@@ -80,7 +84,11 @@ class Input(Scene):
                     self.few_open_files,
                 ),
                 Cause(("TidemarkOutletRefuses",), "the outlet's table refuses windows of a view", self.outlet_refuses),
-                Cause(("TidemarkSkewedDevices",), "a device's clock is ten minutes ahead", self.clock_ahead),
+                Cause(
+                    ("TidemarkSkewedDevices",),
+                    "a device's clock is ten minutes ahead",
+                    partial(self.sending, clock_ms=600_000),
+                ),
                 Cause(("TidemarkSchemas",), "the registry is away, and a schema is new", self.registry_away),
                 Cause(
                     ("TidemarkReferenceKept", "TidemarkReferenceOld", "TidemarkFailures"),
@@ -96,33 +104,15 @@ class Input(Scene):
                 ),
                 Cause(("TidemarkTooManyDevices",), f"more than {MAX_DEVICES} devices send", self.too_many_devices),
             ),
-            (Cause(("TidemarkOutletAway", "TidemarkOutletFull"), "the outlet's database is gone", self.outlet_away),),
+            (
+                Cause(
+                    ("TidemarkOutletAway", "TidemarkOutletFull"),
+                    "the outlet's database is gone",
+                    partial(between, self.postgres.stop, self.postgres.start),
+                ),
+            ),
             (Cause(("TidemarkSlow",), f"Redis answers {SLOW_MS} ms late", self.slow_redis),),
         )
-
-    @contextmanager
-    def undecodable(self) -> Iterator[None]:
-        self.wrong.undecodable = 0.3
-        yield
-        self.wrong.undecodable = 0.0
-
-    @contextmanager
-    def invented(self) -> Iterator[None]:
-        self.wrong.invented = 0.4
-        yield
-        self.wrong.invented = 0.0
-
-    @contextmanager
-    def unmeasured(self) -> Iterator[None]:
-        self.wrong.unmeasured = True
-        yield
-        self.wrong.unmeasured = False
-
-    @contextmanager
-    def clock_ahead(self) -> Iterator[None]:
-        self.wrong.clock_ms = 600_000
-        yield
-        self.wrong.clock_ms = 0
 
     @contextmanager
     def few_open_files(self) -> Iterator[None]:
@@ -149,9 +139,8 @@ class Input(Scene):
     @contextmanager
     def registry_away(self) -> Iterator[None]:
         self.registry.stop()
-        self.wrong.unknown_schema = 0.02
-        yield
-        self.wrong.unknown_schema = 0.0
+        with self.sending(unknown_schema=0.02):
+            yield
         self.registry.start()
 
     @contextmanager
@@ -165,12 +154,6 @@ class Input(Scene):
         self.postgres.execute("alter table windows drop constraint no_sites")
         for file in (self.testbed.folder / "checkpoint" / "outlets").glob("refused-*"):
             file.unlink()
-
-    @contextmanager
-    def outlet_away(self) -> Iterator[None]:
-        self.postgres.stop()
-        yield
-        self.postgres.start()
 
     @contextmanager
     def reference_away(self) -> Iterator[None]:
@@ -188,9 +171,8 @@ class Input(Scene):
     def too_many_devices(self) -> Iterator[None]:
         """The limit holds for the batches after the one that exceeds it."""
         self.sender.invent(MAX_DEVICES)
-        self.wrong.invented = 0.1
-        yield
-        self.wrong.invented = 0.0
+        with self.sending(invented=0.1):
+            yield
 
     @contextmanager
     def slow_redis(self) -> Iterator[None]:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+from load.faults.by_hand import between
 from load.observe.scene import Cause, Scene
 
 
@@ -19,17 +21,18 @@ class Outages(Scene):
         return {"service": {"trigger": "1 s", "lease": "3 s"}, "redis": {"retry_for": "1 s", "timeout": "2 s"}}
 
     def groups(self) -> Sequence[Sequence[Cause]]:
+        redis = self.testbed.redis
         return (
-            (Cause(("TidemarkNotReady", "TidemarkQueryRestarts"), "Redis is away", self.redis_away),),
+            (
+                Cause(
+                    ("TidemarkNotReady", "TidemarkQueryRestarts"),
+                    "Redis is away",
+                    partial(between, redis.kill, redis.start),
+                ),
+            ),
             (Cause(("TidemarkLagUnknown", "TidemarkNotRunning"), "Kafka is away", self.kafka_away),),
             (Cause(("TidemarkAbsent",), "the process is killed", self.process_gone),),
         )
-
-    @contextmanager
-    def redis_away(self) -> Iterator[None]:
-        self.testbed.redis.kill()
-        yield
-        self.testbed.redis.start()
 
     @contextmanager
     def kafka_away(self) -> Iterator[None]:
