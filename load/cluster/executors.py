@@ -35,7 +35,7 @@ def executors_killed(scene: Scene) -> Figures:
             os.kill(run.nemesis.pick(rack.executor_pids()), signal.SIGKILL)
             seconds.append(scene.next_batch(began))
         scene.recover()
-        scene.pass_time(began, KILLS_EVERY_S)
+        run.let_pass(KILLS_EVERY_S, began)
     scene.require_same_term(epoch, "executors were killed")
     return {"first_batch_s": max(seconds), "killed": len(seconds)}
 
@@ -61,7 +61,7 @@ def executors_breathe(scene: Scene) -> Figures:
             os.kill(run.nemesis.pick(rack.executor_pids()), signal.SIGKILL)
             killed_s.append(scene.next_batch(began))
         scene.recover()
-        scene.pass_time(began, KILLS_EVERY_S / 3 if run.short else KILLS_EVERY_S)
+        run.let_pass(KILLS_EVERY_S / 3 if run.short else KILLS_EVERY_S, began)
         run.unload(load)
         released.append(_released(scene))
     run.load()

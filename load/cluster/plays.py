@@ -69,7 +69,7 @@ def zookeeper_away(scene: Scene) -> Figures:
         began = time.monotonic()
         rack.zookeeper.kill()
         batch_s = scene.next_batch(began)
-        scene.pass_time(began, scene.away_s)
+        run.let_pass(scene.away_s, began)
         before = run.observer.progress[1]
         scene.next_batch(began)
         rack.zookeeper.start()
@@ -95,7 +95,7 @@ def cut_off(scene: Scene) -> Figures:
     with run.fault("driver cut off from Redis", host=host):
         began = time.monotonic()
         rack.cut_from_port(host, redis_port)
-        scene.pass_time(began, scene.away_s / 3)
+        run.let_pass(scene.away_s / 3, began)
         rack.network.heal()
         healed = time.monotonic()
         batch_s = scene.next_batch(healed)
@@ -105,7 +105,7 @@ def cut_off(scene: Scene) -> Figures:
         rack.cut_from_masters(host)
         rack.until(lambda: len(rack.driver_hosts()) > 1, MOVED_S, "a second driver")
         began = time.monotonic()
-        scene.pass_time(began, scene.away_s / 2)
+        run.let_pass(scene.away_s / 2, began)
         scene.require_same_term(epoch, "the first driver could write all the time")
         scene.next_batch(began)
         rack.network.heal()

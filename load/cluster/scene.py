@@ -63,10 +63,6 @@ class Scene:
         self.run.until(lambda: not self.run.is_recovering, within_s, "the lag to be back")
         self.note_writer()
 
-    def pass_time(self, began: float, seconds: float) -> None:
-        """Let the load go on until `seconds` after `began`."""
-        self.run.until(lambda: time.monotonic() - began > seconds, seconds + 1, "time to pass")
-
     def kill_driver(self) -> float:
         """Kill the driver alone, which the master starts again; return the seconds to the first batch of the new epoch."""
         epoch = self.run.observer.epoch

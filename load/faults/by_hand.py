@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from confluent_kafka.cimpl import NewPartitions
+
 from load.faults.run import STARTS_S, Run
 from load.servers.redis import Redis
+from load.testbed import PARTITIONS, TOPIC
 from service.errors import SetupError
 
 SETTLED_BATCHES = 3
@@ -62,6 +65,13 @@ def start_damaged(run: Run, within_s: float = STARTS_S) -> Refusal | None:
 
     run.until(decided, within_s, "the service to go on, or to refuse")
     return None if run.testbed.exit_status is None else Refusal.of(run)
+
+
+def add_partition(run: Run) -> int:
+    """Give the topic one more partition; return its number."""
+    admin = run.testbed.broker.admin
+    admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)])[TOPIC].result(30)
+    return PARTITIONS
 
 
 @contextlib.contextmanager

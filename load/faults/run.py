@@ -325,15 +325,14 @@ class Run:
         begun = self.observer.progress[1]
         self.wait(lambda: self.observer.progress[1] >= begun + batches, STARTS_S, f"{batches} batches")
 
-    def run_on(self, seconds: float) -> None:
-        """Let the load go on for a while; a service that ends meanwhile is an error."""
-        until = time.monotonic() + seconds
-        self.wait(lambda: time.monotonic() >= until, seconds + 1, "time to pass")
+    def run_on(self, seconds: float, began: float | None = None) -> None:
+        """Let the load go on until so long after `began`, by default now; a service that ends meanwhile is an error."""
+        end = (began or time.monotonic()) + seconds
+        self.wait(lambda: time.monotonic() >= end, seconds + 1, "time to pass")
 
-    def let_pass(self, seconds: float) -> None:
+    def let_pass(self, seconds: float, began: float | None = None) -> None:
         """Like `run_on`, for times at which there may be no service."""
-        until = time.monotonic() + seconds
-        self.until(lambda: time.monotonic() > until, seconds + 1, "time to pass")
+        time.sleep(max(0.0, (began or time.monotonic()) + seconds - time.monotonic()))
 
     def wait_in_a_batch(self) -> None:
         """Wait until a batch has just begun: a writer that is frozen there has something left to write."""

@@ -38,7 +38,7 @@ def backlog(run: Run) -> Figures:
     deadline = began + 2 * STEADY_S * PATIENCE
     while run.is_recovering and time.monotonic() < deadline:
         batches |= _batches(run)
-        time.sleep(0.5)
+        run.let_pass(0.5)
     batches |= _batches(run)
     steady_s = time.monotonic() - began
     delay_s = _delay(run)

@@ -1,10 +1,6 @@
 """F4: the broker goes away, in every way a broker does, and a partition is added."""
 
-import time
-
-from confluent_kafka.cimpl import NewPartitions
-
-from load.faults.by_hand import start_again
+from load.faults.by_hand import add_partition, start_again
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.testbed import PARTITIONS, TOPIC
@@ -55,7 +51,7 @@ def _down_at_start(run: Run) -> Figures:
         run.until(
             lambda: run.testbed.exit_status is not None or run.testbed.metrics(), STARTS_S, "a sign of the service"
         )
-        time.sleep(DOWN_AT_START_S)
+        run.let_pass(DOWN_AT_START_S)
         run.testbed.broker.start()
         starts = start_again(run)
     run.recover(BACK_S)
@@ -64,10 +60,8 @@ def _down_at_start(run: Run) -> Figures:
 
 def _partition_added(run: Run) -> Figures:
     """The topic grows, and a second generator, which knows of the new partition, sends to it as well."""
-    admin = run.testbed.broker.admin
-    admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)])[TOPIC].result(30)
+    name = str(add_partition(run))
     run.load(run.setup.rate / 2)
-    name = str(PARTITIONS)
     run.wait(
         lambda: run.testbed.progress().get("offsets", {}).get(TOPIC, {}).get(name, 0) > 0, STARTS_S, "the new partition"
     )

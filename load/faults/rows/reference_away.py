@@ -98,7 +98,7 @@ def _trouble(run: Run, database: Postgres, name: str) -> Figures:
     began, version = time.monotonic(), run.testbed.progress()["reference"]
     with run.fault(f"reference: {name}"), _happening(run, database, name):
         run.wait(lambda: run.testbed.metrics().get(reason, 0.0) > before.get(reason, 0.0), 30.0, f"a failure: {name}")
-        run.run_on(max(0.0, FAULT_S - (time.monotonic() - began)))
+        run.run_on(FAULT_S, began)
         during, ready = run.testbed.metrics(), run.testbed.get("/readyz")
         batches = run.observer.progress[1] - batch
         seconds = time.monotonic() - began

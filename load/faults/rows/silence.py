@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka.cimpl import NewPartitions
-
 from load.demo import SECTIONS
+from load.faults.by_hand import add_partition
 from load.faults.raw import Reading, send_readings
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.judge import feed, published
-from load.testbed import PARTITIONS, TOPIC, to_toml
+from load.testbed import TOPIC, to_toml
 from service.clock import now_ms
 
 MAX_DELAY_S, MAX_AHEAD_S, IDLE_S, GAP_S, WINDOW_S = 30, 2, 5, 5, 5
@@ -42,34 +41,34 @@ def silence(run: Run) -> Figures:
     """About three minutes, the replay from the topic's beginning included."""
     run.start()
     figures: Figures = {}
-    first = run.load(options=("--partitions-by", "0"))
-    run.steady()
-    begun_ms = now_ms()
-    run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
-    figures["one_partition_delay_s"] = _on_time(run, begun_ms, "while one partition alone was fed")
-    run.unload(first)
-
-    admin = run.testbed.broker.admin
-    for future in admin.create_partitions([NewPartitions(TOPIC, PARTITIONS + 1)]).values():
-        future.result(30)
-    second = run.load(options=("--partitions-by", str(PARTITIONS)))
-    run.steady()
-    begun_ms = now_ms()
-    run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
-    figures["new_partition_delay_s"] = _on_time(run, begun_ms, "while only the new partition was fed")
-    run.unload(second)
-
+    figures["one_partition_delay_s"] = _one_alone(run, 0, "while one partition alone was fed")
+    figures["new_partition_delay_s"] = _one_alone(run, add_partition(run), "while only the new partition was fed")
     silent_ms = now_ms()
-    run.until(lambda: _open(run) == (0, 0, 0), IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S, "silence to close all")
+    _wait_closed(run)
     figures |= _closed_by_silence(run, silent_ms)
     figures["corrected"] = _correct(run)
     run.load()
     run.steady()
     run.drain()
-    run.until(lambda: _open(run) == (0, 0, 0), IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S, "silence to close all")
+    _wait_closed(run)
     run.stop()
     run.compare()
     return {**figures, **_replay(run)}
+
+
+def _one_alone(run: Run, partition: int, when: str) -> float:
+    load = run.load(options=("--partitions-by", str(partition)))
+    run.steady()
+    begun_ms = now_ms()
+    run.run_on(MAX_DELAY_S + MAX_AHEAD_S + WINDOW_S + SLACK_S)
+    delay_s = _on_time(run, begun_ms, when)
+    run.unload(load)
+    return delay_s
+
+
+def _wait_closed(run: Run) -> None:
+    within_s = IDLE_S + GAP_S + 2 * WINDOW_S + 4 * SLACK_S
+    run.until(lambda: _open(run) == (0, 0, 0), within_s, "silence to close all")
 
 
 def _hashes(run: Run, kind: str, prefix: str = "tidemark", within: str = "") -> dict[str, Hash]:

@@ -43,7 +43,7 @@ def _together(run: Run, writer: Instance, other: Instance) -> float:
     epoch = run.observer.epoch
     other.start()
     run.until(other.is_waiting, STARTS_S, f"{other.name} to wait for the lease")
-    run.until(lambda: time.monotonic() - began > seconds / 3, seconds, "time to pass")
+    run.let_pass(seconds / 3, began)
     if run.observer.epoch != epoch:
         run.violation("P5", f"{other.name} took the epoch from {writer.name}, which was alive")
     with run.fault("lease taken from the writer", restarts=True):
@@ -54,7 +54,7 @@ def _together(run: Run, writer: Instance, other: Instance) -> float:
         run.violation("P5", f"{writer.name} ended with status {writer.status}: {writer.last_words()}")
     writer.start()  # as its supervisor would
     run.until(writer.is_waiting, STARTS_S, f"{writer.name} to wait for the lease")
-    run.until(lambda: time.monotonic() - began > seconds, seconds, "time to pass")
+    run.let_pass(seconds, began)
     run.recover(STARTS_S)
     if run.observer.epoch != epoch + 1:
         run.violation("P5", f"a duel: the epoch went from {epoch} to {run.observer.epoch}")

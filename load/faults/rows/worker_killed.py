@@ -75,7 +75,7 @@ def _freeze(run: Run, seconds: float) -> float:
         send(signal.SIGSTOP, processes)
         frozen = time.monotonic()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
-        run.let_pass(frozen + seconds - time.monotonic())
+        run.let_pass(seconds, frozen)
     send(signal.SIGCONT, processes)
     woken = time.monotonic()
     # The supervisor starts it again, and it waits for the lease as the other did.
