@@ -23,14 +23,15 @@ _IF = {"dashboard": "dashboard.enabled", "network": "network.enabled", "service-
 """The value that says whether the chart has a file's documents."""
 _CHART = re.compile(r"^(\s*(?:- )?)((?:[\w./-]+: )?)(?:[^#\n]*\S +)?# chart: (.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*#.*\n", re.MULTILINE)
-_NAME = re.compile(r"(?<![\w/])((?:name|claimName|serviceAccountName): )tidemark(?=(-dashboard)?[,}\n])")
+_NAME = re.compile(r"(?<![\w/])((?:name|claimName|serviceAccountName): )tidemark((?:-dashboard)?)(?=[,}\n])")
 _RELEASE = "{{ .Release.Name }}"
+"""Always between quotes: a name such as 1234 or `on` would be no text."""
 _REPLACED = {
-    "app.kubernetes.io/name: tidemark": f"app.kubernetes.io/name: tidemark, app.kubernetes.io/instance: {_RELEASE}",
+    "app.kubernetes.io/name: tidemark": f'app.kubernetes.io/name: tidemark, app.kubernetes.io/instance: "{_RELEASE}"',
     "image: tidemark\n": 'image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"\n',
-    "secretName: tidemark,": "secretName: {{ .Values.secret | default .Release.Name }},",
+    "secretName: tidemark,": "secretName: {{ .Values.secret | default .Release.Name | quote }},",
     "secretName: tidemark-dashboard,": "secretName: "
-    '{{ .Values.dashboard.secret | default (printf "%s-dashboard" .Release.Name) }},',
+    '{{ .Values.dashboard.secret | default (printf "%s-dashboard" .Release.Name) | quote }},',
 }
 _CONFIG = """apiVersion: v1
 kind: ConfigMap
@@ -86,7 +87,7 @@ def _wrapped(value: str, text: str) -> str:
 
 def _released(text: str) -> str:
     """Return it with the release's name for that of the base, and with a release's labels."""
-    text = _NAME.sub(rf"\1{_RELEASE}", text)
+    text = _NAME.sub(rf'\1"{_RELEASE}\2"', text)
     for old, new in _REPLACED.items():
         text = text.replace(old, new)
     return text

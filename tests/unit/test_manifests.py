@@ -141,6 +141,18 @@ def test_the_chart_is_generated_from_the_base_and_uses_the_values_that_there_are
     assert {name.partition(".")[0] for name in used} == set(values)
 
 
+def test_a_name_that_the_chart_is_given_is_a_text_whatever_it_is() -> None:
+    """Without quotes YAML makes a truth value of the release `on`, and a number of the namespace 9991103: clusters refuse them."""
+    safe = re.compile(r"quote|toJson|ternary|sha256sum|nindent|tidemark\.apart|^\.Values\.checkpoint\.size$")
+    values = [
+        each
+        for file in chart.CHART.glob("templates/*.yaml")
+        for each in re.findall(r"(?:: |- )\{\{ (.+?) \}\}", file.read_text())
+    ]
+    assert len(values) > 10
+    assert [each for each in values if not safe.search(each)] == []
+
+
 def test_both_files_of_rules_are_generated_from_the_table() -> None:
     for file, text in rules.texts().items():
         assert file.read_text() == text, "run `python -m load.manifests`"
