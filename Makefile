@@ -47,7 +47,7 @@ PROGRAMS := demo transcripts walks bench pace peers profile faults cluster soak 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
 
-verify: $(filter $(VERIFY),$(WHAT))
+verify: $(if $(filter-out $(VERIFY),$(WHAT)),,$(WHAT))
 	@$(if $^,:,echo "make verify WHAT=... runs one of: $(VERIFY)"$(if $(WHAT),; exit 2))
 
 setup: $(INSTALLED) $(SPARK_JARS) $(BROKER_JARS)

@@ -163,6 +163,10 @@ def test_make_help_has_the_commands_of_every_day_and_verify_lists_the_others() -
     ]
     listed = subprocess.run(["make", "verify"], check=True, cwd=ROOT, capture_output=True, text=True).stdout
     assert "faults cluster" in listed
+    unknown = subprocess.run(
+        ["make", "verify", "WHAT=chart fautls"], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+    assert (unknown.returncode, unknown.stdout) == (2, listed), "one that is unknown, and none is run"
     plan = ["make", "--dry-run", "verify", "WHAT=faults", "ID=F1 F3", "SEED=7"]
     commands = subprocess.run(plan, check=True, cwd=ROOT, capture_output=True, text=True).stdout
     assert "-m load.faults --seed 7 --id F1 F3" in " ".join(commands.split())
