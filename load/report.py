@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,20 +46,29 @@ def print_error(error: TidemarkError) -> int:
     return error.status
 
 
+def stopped() -> int:
+    """Print that there is no result; return the exit status."""
+    print("stopped; nothing was judged", file=sys.stderr)
+    return 130
+
+
 def reported(
     measure: Callable[[], Mapping[str, Any]],
     file: Path | None,
     passes: Callable[[Mapping[str, Any]], bool] = lambda _report: True,
 ) -> int:
-    """Measure, print the report as JSON and keep it in `file`.
+    """Measure, print the report as JSON and keep it in `file`. SIGTERM ends it in order, as Ctrl-C does.
 
-    The exit status: 0, 1 when the report does not pass, an error's own when nothing could be measured.
+    The exit status: 0, 1 when the report does not pass, an error's own when nothing could be measured, 130 when it was stopped.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_machine(folder=ROOT)
         report = measure()
     except TidemarkError as error:
         return print_error(error)
+    except KeyboardInterrupt:
+        return stopped()
     text = json.dumps(report, indent=2)
     if file:
         file.write_text(text + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
 """`make browser`: the dashboard page in a real browser, on the real service under load."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -55,7 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [step.__name__ for step in STEPS]
     if unknown := sorted({*(args.only or "").split()} - {*names}):
         parser.error(f"--only: there is no step {unknown[0]}; the steps are {', '.join(names)}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return reported(lambda: run(args), args.json, passes)
 
 

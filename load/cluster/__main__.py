@@ -17,7 +17,7 @@ from load.cluster import namespaces, stores
 from load.cluster.rows import rows
 from load.faults.__main__ import report
 from load.faults.row import Row
-from load.report import machine, print_error
+from load.report import machine, print_error, stopped
 from load.servers.machine import check_machine
 from load.testbed import ROOT
 from service.errors import TidemarkError
@@ -62,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:
-        print("stopped; nothing was judged", file=sys.stderr)
-        return 130
+        return stopped()
     violations = _write(args.json, document, plays)
     print("\n".join(f"{name:18} {count} violations" for name, count in violations.items()))
     return 1 if sum(violations.values()) else 0

@@ -24,7 +24,7 @@ from load.faults.figures import figures
 from load.faults.history import read
 from load.faults.row import Row, find, play, rows
 from load.fleet.options import seconds_of
-from load.report import print_error
+from load.report import print_error, stopped
 from load.servers.machine import check_machine
 from load.testbed import ROOT
 from service.errors import SetupError, TidemarkError
@@ -125,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TidemarkError as error:
         return print_error(error)
     except KeyboardInterrupt:
-        print("stopped; nothing was judged", file=sys.stderr)
-        return 130
+        return stopped()
     total = sum(each["violations"] for each in reports)
     document = reports[0] if len(reports) == 1 else {"seed": args.seed, "violations": total, "rows": reports}
     if args.json:

@@ -78,19 +78,8 @@ class Container:
         volumes = [word for path, given in self._writable.items() for word in (path, mount_options(given, user))]
         enter: Sequence[str] = [
             *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts"),
-            *(
-                "sh",
-                "-eu",
-                "-c",
-                _ENTER,
-                "sh",
-                str(self.root),
-                user,
-                self.config["WorkingDir"],
-                *volumes,
-                "--",
-                *command,
-            ),
+            *("sh", "-eu", "-c", _ENTER, "sh", str(self.root), user, self.config["WorkingDir"]),
+            *(*volumes, "--", *command),
         ]
         try:
             done = subprocess.run(

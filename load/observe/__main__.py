@@ -8,10 +8,8 @@ returned data.
 """
 
 import argparse
-import json
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,10 +21,9 @@ from load.observe.rules import environment, rules
 from load.observe.scenes import SCENES
 from load.observe.table import page, report
 from load.observe.watch import Watch
-from load.report import print_error
-from load.servers.machine import check_machine
+from load.report import reported
 from load.testbed import ROOT
-from service.errors import SetupError, TidemarkError
+from service.errors import SetupError
 
 FOLDER = ROOT / ".build" / "observe"
 
@@ -75,23 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the table as a page if everything passes")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where all files go; it is emptied")
     args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        check_machine(folder=ROOT)
-        figures = play(args.only, args.at_once, args.folder)
-    except TidemarkError as error:
-        return print_error(error)
-    except KeyboardInterrupt:
-        print("stopped; nothing was judged", file=sys.stderr)
-        return 130
-    text = json.dumps(figures, indent=2)
-    if args.json:
-        args.json.write_text(text + "\n", encoding="utf-8")
-    print(text)
-    is_well = passes(figures, is_part=bool(args.only))
-    if is_well and not args.only and args.page:
-        args.page.write_text(page(figures), encoding="utf-8")
-    return 0 if is_well else 1
+
+    def is_well(figures: Mapping[str, Any]) -> bool:
+        passed = passes(figures, is_part=bool(args.only))
+        if passed and not args.only and args.page:
+            args.page.write_text(page(figures), encoding="utf-8")
+        return passed
+
+    return reported(lambda: play(args.only, args.at_once, args.folder), args.json, is_well)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Programs of load refuse what would prove nothing, keep a verdict whatever breaks, and end what they have started."""
 
+import json
 import signal
 import sys
 import time
 from argparse import ArgumentTypeError
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from load.faults.failover import Loss
 from load.faults.history import History, read
 from load.faults.row import Row, to_end
 from load.faults.rows.causes import chosen
+from load.faults.rows.soak import _slopes
 from load.faults.run import Figures, Run, Setup
 from load.fleet.options import seconds_of
 from load.servers.child_process import spawn
@@ -59,6 +61,22 @@ def test_whatever_breaks_in_a_row_is_a_violation_of_its_history(tmp_path: Path) 
     run.history.close()
     [violation] = read(run.history.path)
     assert (violation["rule"], violation["text"]) == ("played", "ZeroDivisionError: in the row")
+
+
+@pytest.mark.parametrize(("last_batch_s", "violations"), [(240, []), (4_000, ["observed"])])
+def test_slopes_of_a_part_of_a_soak_prove_nothing(last_batch_s: int, violations: list[str], tmp_path: Path) -> None:
+    run = Run(Setup("batches", "a soak whose sampling has ended"), 7, folder=tmp_path / "run")
+    entries: list[dict[str, Any]] = [{"at": 0, "what": "run", "row": "batches", "seed": 7}]
+    for number in range(24):
+        values = {"epoch": 1, "batch": number, "values": {"open_files": 390 + number % 2}}
+        entries.append({"at": number * 10_000, "what": "sample", **values})
+    entries.append({"at": last_batch_s * 1000, "what": "progress"})
+    run.history.close()
+    run.history.path.write_text("".join(json.dumps(each) + "\n" for each in entries))
+    run.history = History(run.history.path, keep=True)
+    _slopes(run)
+    run.history.close()
+    assert [each["rule"] for each in read(run.history.path) if each["what"] == "violation"] == violations
 
 
 def test_a_loss_of_nothing_proves_nothing() -> None:

@@ -22,7 +22,7 @@ from load.faults.run import Figures, Run, parts_of
 from load.faults.slopes import slopes
 from load.servers.dashboard import Dashboard
 from load.servers.postgres import Postgres
-from load.servers.server_process import HOST, Repeated
+from load.servers.server_process import HOST, PATIENCE, Repeated
 from load.servers.web import answer
 from load.testbed import PARTITIONS, by_label
 
@@ -31,6 +31,7 @@ DEVICES, GROWTH = 10_000, 0.01
 LONGEST_H = 24
 DEFAULT_S = 300.0
 SAMPLE_S, PAGE_S = 10.0, 2.0
+LONGEST_SILENCE_S = 60.0
 FAULT_EVERY_S = 600.0
 PARTS = 6
 """Of a run that is shorter than an hour: it still has one fault of each kind."""
@@ -171,6 +172,12 @@ def _size(path: Path) -> int:
 
 def _slopes(run: Run) -> Figures:
     measured = slopes(read(run.history.path))
+    newest = {each["what"]: each["at"] for each in read(run.history.path) if each["what"] in {"sample", "progress"}}
+    silent_s = (newest.get("progress", 0) - newest.get("sample", 0)) / 1000
+    if silent_s > LONGEST_SILENCE_S * PATIENCE:
+        run.violation(
+            "observed", f"the last sample is {silent_s:.0f} s older than the last batch: the slopes are of a part"
+        )
     seconds = parts_of(run.history.path, run.setup.id, run.seed)
     open_files = measured.get("open_files")
     if open_files is None:
