@@ -11,6 +11,7 @@ these jars at these paths; other JVMs ignore it. That of the tests is of a servi
 order. brief.jsa is of `tidemark check`.
 """
 
+import argparse
 import os
 import shlex
 import signal
@@ -36,12 +37,11 @@ BATCHES = 10
 WITHIN_S = 180.0
 TESTS = "-XX:TieredStopAtLevel=1"
 """Options of the JVMs of tests. Most live for less than a minute: they spend more on C2's compilations than those save."""
-_SEED = 7
+_FLEET = Fleet(7, FleetSettings(devices=200, rate=200.0))
 
 
 def archive(folder: Path, scratch: Path) -> list[Path]:
     """Make the archives in `folder`; everything else goes to `scratch`. Raises SetupError when a JVM does not."""
-    folder.mkdir(parents=True, exist_ok=True)
     return [
         *(
             _archived(folder / f"{name}.jsa", name, scratch, options)
@@ -53,14 +53,12 @@ def archive(folder: Path, scratch: Path) -> list[Path]:
 
 def archive_for_commands(folder: Path, scratch: Path) -> list[Path]:
     """Make brief.jsa in `folder`; everything else goes to `scratch`. Raises SetupError when the JVM does not."""
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / session.BRIEF_ARCHIVE
     file.unlink(missing_ok=True)
     options = f'spark.driver.extraJavaOptions="-XX:ArchiveClassesAtExit={file}" -Xlog:disable'
     environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"--conf {shlex.quote(options)} pyspark-shell"}
-    fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
-    with Testbed(scratch, fleet, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
-        Generator(testbed.broker.bootstrap, TOPIC, fleet).send(1_000)
+    with Testbed(scratch, _FLEET, views=VIEWS, topic_config=LOG_APPEND_TIME) as testbed:
+        Generator(testbed.broker.bootstrap, TOPIC, _FLEET).send(1_000)
         # Captured output ends with the JVM, which writes the archive after the command.
         subprocess.run(testbed.command("check"), cwd=ROOT, env=environment, capture_output=True, check=False)
     return [_require(file)]
@@ -68,12 +66,10 @@ def archive_for_commands(folder: Path, scratch: Path) -> list[Path]:
 
 def archive_for_tests(folder: Path, scratch: Path) -> list[Path]:
     """Make tests.jsa in `folder`; everything else goes to `scratch`. Raises SetupError when the JVM does not."""
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / "tests.jsa"
     file.unlink(missing_ok=True)
-    fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
-    with Testbed(scratch, fleet, views=VIEWS, master="local[2]") as testbed:
-        generator = Generator(testbed.broker.bootstrap, TOPIC, fleet)
+    with Testbed(scratch, _FLEET, views=VIEWS, master="local[2]") as testbed:
+        generator = Generator(testbed.broker.bootstrap, TOPIC, _FLEET)
         testbed.start_service({"JDK_JAVA_OPTIONS": f"{TESTS} -XX:ArchiveClassesAtExit={file} -Xlog:disable"})
         _batches(testbed, generator, epoch=1)
         testbed.stop_service(WITHIN_S)
@@ -83,11 +79,10 @@ def archive_for_tests(folder: Path, scratch: Path) -> list[Path]:
 def _archived(file: Path, name: str, scratch: Path, submit_options: Sequence[str]) -> Path:
     file.unlink(missing_ok=True)
     setting = f"spark.{name}.extraJavaOptions=-XX:ArchiveClassesAtExit={file} -Xlog:disable"
-    fleet = Fleet(_SEED, FleetSettings(devices=200, rate=200.0))
     with Testbed(
-        scratch, fleet, views=VIEWS, supervised=True, submit_options=["--conf", setting, *submit_options]
+        scratch, _FLEET, views=VIEWS, supervised=True, submit_options=["--conf", setting, *submit_options]
     ) as testbed:
-        generator = Generator(testbed.broker.bootstrap, TOPIC, fleet)
+        generator = Generator(testbed.broker.bootstrap, TOPIC, _FLEET)
         testbed.start_service()
         _batches(testbed, generator, epoch=1)
         testbed.kill_driver()
@@ -128,16 +123,20 @@ def _end(testbed: Testbed) -> None:
     )
 
 
-_KINDS = {"brief": archive_for_commands, "tests": archive_for_tests}
+_KINDS = {"service": archive, "brief": archive_for_commands, "tests": archive_for_tests}
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m load.classes", description="Archives the classes of JVMs.")
+    parser.add_argument("folder", type=Path, help="for the archives")
+    parser.add_argument("kind", choices=_KINDS, default="service", nargs="?", help="whose classes")
+    args = parser.parse_args(argv)
+    folder = args.folder.absolute()
     try:
-        folder = Path(sys.argv[1]).absolute()
-        check_machine(folder=folder.parent)
+        folder.mkdir(parents=True, exist_ok=True)
+        check_machine(folder=folder)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            make = _KINDS[sys.argv[2]] if len(sys.argv) > 2 else archive
-            for file in make(folder, Path(scratch) / "run"):
+            for file in _KINDS[args.kind](folder, Path(scratch) / "run"):
                 print(f"{file}: {file.stat().st_size >> 20} MB")
     except TidemarkError as error:
         return print_error(error)

@@ -27,13 +27,16 @@ def check(entries: Iterable[Entry]) -> list[Violation]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when no rule is violated, 1 otherwise, 2 for a wrong command line."""
+    """0 when no rule is violated, 1 otherwise, 2 for a wrong command line and for a file without a history."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if len(arguments) != 1:
         print("python -m load.faults.checker HISTORY", file=sys.stderr)
         return 2
     path = Path(arguments[0])
-    first = next(iter(read(path)))
+    first = next(read(path), None) if path.is_file() else None
+    if first is None:
+        print(f"{path} is no history of make faults, or has no entry", file=sys.stderr)
+        return 2
     violations = check(read(path))
     print(f"row {first.get('row')}, seed {first.get('seed')}: {len(violations)} violations")
     if violations:

@@ -482,6 +482,8 @@ def test_the_checker_names_the_first_violation_of_a_file(tmp_path: Any, capsys: 
         assert text in capsys.readouterr().out
         assert len(check(read(history.path))) == status
     assert main([]) == 2
+    assert main([str(tmp_path / "nowhere.jsonl")]) == 2
+    assert "nowhere.jsonl is no history" in capsys.readouterr().err
 
 
 def test_the_rows_are_found_by_id_in_the_tables_order() -> None:

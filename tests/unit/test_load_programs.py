@@ -14,6 +14,7 @@ import pytest
 import load.browser.__main__ as browser
 import load.demo.__main__ as demo
 import load.faults.__main__ as faults
+from load import classes
 from load.faults.by_hand import fill_disk
 from load.faults.failover import Loss
 from load.faults.history import History, read
@@ -50,6 +51,12 @@ def test_a_choice_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         browser.main(["--axe", "axe.js", "--only", "redis_away redis_emtpy"])
     assert "there is no step redis_emtpy; the steps are values_under_load" in capsys.readouterr().err
+
+
+def test_the_kind_of_an_archive_of_classes_is_one_that_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        classes.main(["folder", "bref"])
+    assert "invalid choice: 'bref' (choose from 'service', 'brief', 'tests')" in capsys.readouterr().err
 
 
 def test_whatever_breaks_in_a_row_is_a_violation_of_its_history(tmp_path: Path) -> None:
