@@ -142,7 +142,7 @@ def test_the_chart_is_generated_from_the_base_and_uses_the_values_that_there_are
 
 
 def test_a_name_that_the_chart_is_given_is_a_text_whatever_it_is() -> None:
-    """Without quotes YAML makes a truth value of the release `on`, and a number of the namespace 9991103: clusters refuse them."""
+    """Without quotes YAML makes a truth value of the release `on`, a number of the namespace 9991103: clusters refuse them."""
     safe = re.compile(r"quote|toJson|ternary|sha256sum|nindent|tidemark\.apart|^\.Values\.checkpoint\.size$")
     values = [
         each
