@@ -88,8 +88,7 @@ def _released(scene: Scene) -> float:
 @play("a worker is decommissioned, and its host is turned off when no executor is left")
 def worker_drained(scene: Scene) -> Figures:
     """Its tasks end, its executors go, and the other worker has new ones; no batch fails."""
-    run, rack, epoch = scene.run, scene.rack, scene.run.observer.epoch
-    host = rack.other_worker(rack.driver_host())
+    run, rack, epoch, host = scene.run, scene.rack, scene.run.observer.epoch, scene.executors_host()
     before = len(rack.executor_pids(host))
     with run.fault("worker decommissioned", host=host):
         began = time.monotonic()

@@ -49,8 +49,7 @@ def driver_moved(scene: Scene) -> Figures:
 @play("a worker without the driver is lost while executors run on it")
 def worker_lost(scene: Scene) -> Figures:
     """The query goes on under the same epoch."""
-    run, rack, epoch = scene.run, scene.rack, scene.run.observer.epoch
-    host = rack.other_worker(rack.driver_host())
+    run, rack, epoch, host = scene.run, scene.rack, scene.run.observer.epoch, scene.executors_host()
     with run.fault("worker's host lost", host=host):
         began = time.monotonic()
         rack.hosts[host].power_off(silently=True)
@@ -118,7 +117,7 @@ def cut_off(scene: Scene) -> Figures:
 
 @play("two drivers are alive after a cut, and the one that writes is cut off from Redis, too")
 def two_drivers(scene: Scene) -> Figures:
-    """The rival takes the lease; the first one comes back, is refused and ends."""
+    """The rival takes the lease; the first one comes back, writes nothing and ends: Redis refuses it, or the master ends it."""
     run, rack, epoch, host = scene.run, scene.rack, scene.run.observer.epoch, scene.rack.driver_host()
     old, log = rack.driver_pids(host), run.testbed.log
     with run.fault("driver cut off from the masters and Redis", restarts=True, host=host):

@@ -84,6 +84,12 @@ class Scene:
         if restarts:
             self.run.violation("P8", f"{what}: the query started again {restarts:.0f} times")
 
+    def executors_host(self) -> str:
+        """Wait for an executor on the worker without the driver, whose loss proves nothing without one; return its host."""
+        host = self.rack.other_worker(self.rack.driver_host())
+        self.rack.until(lambda: self.rack.executor_pids(host), MOVED_S, f"an executor on {host}")
+        return host
+
     def whole(self, executors: int) -> None:
         """Wait until both workers are there again and so many executors run."""
         self.rack.until(lambda: self.rack.alive_workers() == len(WORKERS), STARTS_S, "both workers to be back")
