@@ -13,6 +13,7 @@ import fastavro
 from confluent_kafka import Producer
 
 from load.servers.server_process import Repeated
+from service.errors import SetupError
 
 PUMPS, METERS = "pumps", "meters"
 EVERY_S = 0.5
@@ -62,7 +63,11 @@ class Feed(Repeated):
     def start(self) -> None:
         """Begin to send, and return when a sample of the topics shows how often a device sends."""
         super().start()
-        self._enough.wait()
+        while not self._enough.wait(1):
+            if not self._thread.is_alive():
+                raise SetupError(
+                    "The feed of the tutorial has ended before a sample could be taken: see its traceback."
+                )
 
     def close(self) -> None:
         super().close()

@@ -25,6 +25,7 @@ from load.faults.run import Figures, Run, Setup
 from load.fleet.options import seconds_of
 from load.servers.child_process import spawn
 from load.testbed import ended, output_of
+from load.tutorial import feed
 from service.errors import SetupError
 
 
@@ -151,3 +152,12 @@ def test_a_length_of_time_has_a_unit_or_is_in_seconds(text: str, seconds: float)
 def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="no length of time, such as 500ms, 60s"):
         seconds_of(text)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_feed_that_cannot_send_ends_the_tutorial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for its sample for ever."""
+    monkeypatch.setattr(feed, "EVERY_S", 0.01)
+    monkeypatch.setattr(feed, "_pumps", lambda *_: 1 / 0)
+    with pytest.raises(SetupError, match="has ended before a sample"):
+        feed.Feed("127.0.0.1:1", 1).start()
