@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from service.errors import SetupError
@@ -42,6 +44,16 @@ def buildah(*words: str) -> str:
     return done.stdout.strip()
 
 
+@contextmanager
+def container_of(image: str) -> Iterator[str]:
+    """A container for a while; its name."""
+    name = buildah("from", image)
+    try:
+        yield name
+    finally:
+        buildah("rm", name)
+
+
 def make_base() -> None:
     """Make the image BASE, if there is none."""
     if buildah("images", "--quiet", "--filter", f"reference={BASE}"):
@@ -55,9 +67,9 @@ def make_base() -> None:
             raise SetupError(what, remedy="It needs Debian's packages: see apt's sources and proxies.")
         if _TRUSTED.is_dir():
             shutil.copytree(_TRUSTED, root / "usr/local/share/ca-certificates", dirs_exist_ok=True)
-        container = buildah("from", "scratch")
-        buildah("add", "--quiet", container, str(root), "/")
-        buildah("commit", "--quiet", "--rm", container, BASE)
+        with container_of("scratch") as container:
+            buildah("add", "--quiet", container, str(root), "/")
+            buildah("commit", "--quiet", container, BASE)
 
 
 def build(target: str) -> str:

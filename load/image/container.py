@@ -10,11 +10,12 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from load.image.build import buildah
+from load.image.build import buildah, container_of
 
 # $1 the image's root, $2 user and group, $3 the working directory; then `path options` of writable folders up to `--`, then
 # the command.
@@ -59,16 +60,20 @@ class Container:
     def __init__(self, image: str, writable: Mapping[str, str]) -> None:
         self._writable = dict(writable)
         self._image = image
-        self._name = ""
+        self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._name = buildah("from", self._image)
-        self.root = Path(buildah("mount", self._name))
-        self.config: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", self._image))["OCIv1"]["config"]
+        with ExitStack() as opened:
+            name = opened.enter_context(container_of(self._image))
+            self.root = Path(buildah("mount", name))
+            self.config: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", self._image))["OCIv1"][
+                "config"
+            ]
+            self._open = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        buildah("rm", self._name)
+        self._open.close()
 
     def run(self, *words: str, seconds: float, environment: Mapping[str, str] | None = None) -> Ran:
         """Run the entry point with arguments, or with the image's own; SIGKILL to all of it after `seconds` (status 124)."""

@@ -14,7 +14,7 @@ import pytest
 import load.browser.__main__ as browser
 import load.demo.__main__ as demo
 import load.faults.__main__ as faults
-from load import classes
+from load import classes, commands
 from load.faults.by_hand import fill_disk
 from load.faults.failover import Loss
 from load.faults.history import History, read
@@ -23,6 +23,7 @@ from load.faults.rows.causes import chosen
 from load.faults.rows.soak import _slopes
 from load.faults.run import Figures, Run, Setup
 from load.fleet.options import seconds_of
+from load.image import build, container
 from load.servers.child_process import spawn
 from load.testbed import ended, output_of
 from load.tutorial import feed
@@ -161,3 +162,25 @@ def test_a_feed_that_cannot_send_ends_the_tutorial(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(feed, "_pumps", lambda *_: 1 / 0)
     with pytest.raises(SetupError, match="has ended before a sample"):
         feed.Feed("127.0.0.1:1", 1).start()
+
+
+def test_a_container_that_cannot_be_mounted_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def buildah(*words: str) -> str:
+        asked.append(words)
+        if words[0] == "mount":
+            raise SetupError("no mount")
+        return "container-1"
+
+    for module in (build, container):
+        monkeypatch.setattr(module, "buildah", buildah)
+    with pytest.raises(SetupError, match="no mount"):
+        container.Container("image", {}).__enter__()
+    assert asked == [("from", "image"), ("mount", "container-1"), ("rm", "container-1")]
+
+
+def test_the_status_of_a_command_is_the_first_wrong_one_of_all_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses = iter((0, 0, 3, 0, 0, 0, 0))
+    monkeypatch.setattr(commands, "_run", lambda _: (0.1, 0.1, next(statuses)))
+    assert commands.timed(commands.Command(("status",), 1.0), Path("tidemark.toml"))["status"] == 3
