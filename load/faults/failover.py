@@ -3,9 +3,12 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from load.faults.by_hand import start_again
 from load.faults.recovery import BACK_S
 from load.faults.run import STARTS_S, Figures, Run
+from load.servers.redis import Redis
 from load.servers.server_process import PATIENCE
 
 LACKING = 3
@@ -30,6 +33,50 @@ def judged(run: Run, name: str, within_s: float = 2 * BACK_S, **facts: object) -
     after = run.metrics().get(_LOST, 0.0)
     figures["fault_s"], figures["lag_back_s"] = round(ended - began, 1), since(ended)
     figures["republications"] = int(after - before if after >= before else after)  # a new process counts from 0
+
+
+@dataclass(frozen=True, slots=True)
+class Primary:
+    """A primary that goes away. `fails_over` waits until a replica has its place, `wait_whole` until it has a replica again."""
+
+    run: Run
+    server: Redis
+    fails_over: Callable[[], Figures]
+    wait_whole: Callable[[], object]
+    facts: Figures = field(default_factory=dict)
+
+    def killed(self) -> Figures:
+        with judged(self.run, "primary killed", **self.facts) as figures:
+            self.server.kill()
+            figures.update(self.fails_over())
+            self.come_back()
+        return figures
+
+    def paused(self) -> Figures:
+        """It wakes up as the primary that it was, with calls to run that the service has given up."""
+        with judged(self.run, "primary paused", **self.facts) as figures:
+            self.server.pause()
+            figures.update(self.fails_over())
+            self.run.run_on(PAUSED_S)
+            self.server.resume()
+            self.wait_whole()
+        return figures
+
+    def killed_with_driver(self) -> Figures:
+        run = self.run
+        with judged(run, "driver killed while a primary is down", restarts=True, **self.facts) as figures:
+            self.server.kill()
+            run.let_pass(run.nemesis.between(0.2, 1.5))
+            run.kill_driver(run.nemesis.pick((0, 1)))
+            figures.update(self.fails_over())
+            figures["starts_again"] = start_again(run)
+            self.come_back()
+        return figures
+
+    def come_back(self) -> None:
+        """The killed node becomes a replica."""
+        self.server.start()
+        self.wait_whole()
 
 
 def wait_failed_over(run: Run, is_over: Callable[[], bool], what: str) -> float:

@@ -10,8 +10,7 @@ import time
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from load.faults.by_hand import start_again
-from load.faults.failover import LACKING, PAUSED_S, Loss, judged, since, wait_failed_over
+from load.faults.failover import LACKING, Loss, Primary, judged, since, wait_failed_over
 from load.faults.row import row
 from load.faults.run import STARTS_S, Figures, Run
 from load.instance import send, tree
@@ -47,15 +46,15 @@ def redis_cluster(run: Run) -> Figures:
     faults: dict[str, Figures] = {}
     run.begin()
     if not run.short:
-        faults["primary_killed"] = _primary_killed(run)
-        faults["primary_paused"] = _primary_paused(run)
+        faults["primary_killed"] = _primary(run).killed()
+        faults["primary_paused"] = _primary(run).paused()
     faults["failover_with_loss"] = _fails_over_with_loss(run)
     moved = run.nemesis.shuffled(range(SHARDS))[: 1 if run.short else 3]
     for shard in moved:
         faults[f"shard_{shard}_moved"], faults[f"shard_{shard}_moved_back"] = _there_and_back(run, shard)
     if not run.short:
         faults["slow_move"] = _moved(run, run.nemesis.pick(moved), MOVES_SLOWLY_S)
-        faults["driver_killed"] = _driver_killed(run)
+        faults["driver_killed"] = _primary(run).killed_with_driver()
         faults |= _second_instance(run)
         faults["broker_killed"] = _broker_killed(run)
     return {
@@ -68,31 +67,12 @@ def redis_cluster(run: Run) -> Figures:
 # As F5.
 
 
-def _primary_killed(run: Run) -> Figures:
-    victim, shards = _victim(run)
-    with judged(run, "primary killed", shards=shards) as figures:
-        victim.kill()
-        figures["elected_s"] = _wait_elected(run, victim, shards[0])
-        _come_back(run, victim)
-    return figures
-
-
-def _primary_paused(run: Run) -> Figures:
-    """It wakes up as the primary that it was, with calls to run that the service has given up."""
-    victim, shards = _victim(run)
-    with judged(run, "primary paused", shards=shards) as figures:
-        victim.pause()
-        figures["elected_s"] = _wait_elected(run, victim, shards[0])
-        run.run_on(PAUSED_S)
-        victim.resume()
-        run.testbed.redis_cluster.wait_ok()
-    return figures
-
-
 def _fails_over_with_loss(run: Run) -> Figures:
     """The promoted replica lacks some batches: how long until that is noticed, and until all that was final is there again."""
     cluster = run.testbed.redis_cluster
-    victim, shards = _victim(run)
+    victim = run.nemesis.pick(list(_primaries(run)))
+    primary = _primary(run, victim)
+    shards = primary.facts["shards"]
     replica = cluster.freeze_replica(victim)
     run.steady(LACKING)
     loss = Loss(run, f"a failover that lost {LACKING} batches of the shards {shards}")
@@ -101,7 +81,7 @@ def _fails_over_with_loss(run: Run) -> Figures:
             run.note("redis_lost", shard=shard)
         cluster.promote(replica)
         figures.update(loss.wait())
-        _come_back(run, victim)
+        primary.come_back()
     return figures
 
 
@@ -137,19 +117,7 @@ def _moved(run: Run, shard: int, seconds: float, to: ClusterNode | None = None) 
     return {**figures, "keys": keys, **met}
 
 
-# As F2, F3 and F4.
-
-
-def _driver_killed(run: Run) -> Figures:
-    victim, shards = _victim(run)
-    with judged(run, "driver killed while a primary is down", shards=shards, restarts=True) as figures:
-        victim.kill()
-        run.let_pass(run.nemesis.between(0.2, 1.5))
-        run.kill_driver(run.nemesis.pick((0, 1)))
-        figures["elected_s"] = _wait_elected(run, victim, shards[0])
-        figures["starts_again"] = start_again(run)
-        _come_back(run, victim)
-    return figures
+# As F3 and F4.
 
 
 def _second_instance(run: Run) -> dict[str, Figures]:
@@ -178,8 +146,8 @@ def _second_instance(run: Run) -> dict[str, Figures]:
 
 
 def _zombie(run: Run) -> Figures:
-    cluster, epoch = run.testbed.redis_cluster, run.observer.epoch
-    victim = cluster.primary_of(_key(run, 0))  # it has the lease
+    epoch = run.observer.epoch
+    primary = _primary(run, run.testbed.redis_cluster.primary_of(_key(run, 0)))  # it has the lease
     processes = tree([run.testbed.service_pid])
     with judged(run, "writer frozen", restarts=True) as figures:
         run.wait_in_a_batch()
@@ -187,9 +155,9 @@ def _zombie(run: Run) -> Figures:
         began = time.monotonic()
         run.until(lambda: run.observer.progress[0] > epoch, STARTS_S, "a batch of the second instance")
         figures["taken_over_s"] = since(began)
-        victim.kill()
-        figures["elected_s"] = _wait_elected(run, victim, 0)
-        _come_back(run, victim)
+        primary.server.kill()
+        figures.update(primary.fails_over())
+        primary.come_back()
         send(signal.SIGCONT, processes)
         woken = time.monotonic()
         run.until(lambda: run.testbed.exit_status is not None, ENDS_S, "the frozen writer to end")
@@ -202,25 +170,30 @@ def _zombie(run: Run) -> Figures:
 
 
 def _broker_killed(run: Run) -> Figures:
-    victim, shards = _victim(run)
-    broker = run.testbed.broker
-    with judged(run, "broker killed while a primary fails over", BROKER_BACK_S, shards=shards) as figures:
-        victim.kill()
+    primary, broker = _primary(run), run.testbed.broker
+    with judged(run, "broker killed while a primary fails over", BROKER_BACK_S, **primary.facts) as figures:
+        primary.server.kill()
         broker.kill()
-        figures["elected_s"] = _wait_elected(run, victim, shards[0])
+        figures.update(primary.fails_over())
         broker.start()
-        _come_back(run, victim)
+        primary.come_back()
     return figures
 
 
 # What they share.
 
 
-def _victim(run: Run) -> tuple[ClusterNode, list[int]]:
-    """Any primary that has shards, and these."""
-    primaries = _primaries(run)
-    victim = run.nemesis.pick(list(primaries))
-    return victim, primaries[victim]
+def _primary(run: Run, victim: ClusterNode | None = None) -> Primary:
+    """This primary, or any that has shards."""
+    cluster, primaries = run.testbed.redis_cluster, _primaries(run)
+    victim = victim or run.nemesis.pick(list(primaries))
+    shards, what = primaries[victim], f"a replica of {victim.address} was elected"
+    key = _key(run, shards[0])
+
+    def fails_over() -> Figures:
+        return {"elected_s": wait_failed_over(run, lambda: cluster.primary_of(key) is not victim, what)}
+
+    return Primary(run, victim, fails_over, cluster.wait_ok, {"shards": shards})
 
 
 def _primaries(run: Run) -> dict[ClusterNode, list[int]]:
@@ -233,16 +206,3 @@ def _primaries(run: Run) -> dict[ClusterNode, list[int]]:
 
 def _key(run: Run, shard: int) -> str:
     return f"{contract.prefixes('tidemark', run.shards)[shard]}:progress"
-
-
-def _wait_elected(run: Run, victim: ClusterNode, shard: int) -> float:
-    """Wait until a replica of the victim has its slots; the seconds."""
-    cluster, key = run.testbed.redis_cluster, _key(run, shard)
-    what = f"a replica of {victim.address} was elected"
-    return wait_failed_over(run, lambda: cluster.primary_of(key) is not victim, what)
-
-
-def _come_back(run: Run, victim: ClusterNode) -> None:
-    """The killed node becomes a replica."""
-    victim.start()
-    run.testbed.redis_cluster.wait_ok()
