@@ -136,9 +136,9 @@ def test_a_dry_run_prints_the_file_and_writes_nothing(config: Path, capsys: pyte
 
 
 def test_a_file_keeps_its_mode_and_a_link_to_it_stays_a_link(config: Path) -> None:
+    config.chmod(0o640)
     link = config.with_name("link.toml")
     link.symlink_to(config.name)
-    config.chmod(0o640)
     views.write(link, TEXT + "\n")
     assert link.is_symlink()
     assert config.read_text() == TEXT + "\n"
