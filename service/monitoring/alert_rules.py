@@ -341,7 +341,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "TidemarkSlow",
-        "histogram_quantile(0.99, sum by (job, instance, le) (rate(tidemark_event_to_redis_seconds_bucket[5m]))) > 10",
+        "histogram_quantile(0.99, sum by (job, instance, le) (rate(tidemark_event_to_redis_seconds_bucket[5m]))) "
+        "> on (job, instance) tidemark_event_to_redis_max_seconds",
         "One reading in a hundred takes more than {{ $value | humanizeDuration }} to Redis",
         "warn",
         for_="10m",

@@ -44,6 +44,9 @@ _once()  # the client's default is a second series for each counter: the time of
 STUCK_S = 300.0
 """While a batch runs longer than this, /healthz fails, so that a supervisor restarts the process."""
 
+SLOW_S = 10.0
+"""With this latency, and the time until the next trigger, readings reach Redis late."""
+
 BATCH_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 
 # Spark's phases of a trigger -> the phases of tidemark_batch_seconds. addBatch is left out: our own phases divide it.
@@ -217,12 +220,17 @@ class Metrics(TermMetrics):
             [bound_ms / 1000 for bound_ms in LATENCY_BOUNDS_MS],
         )
         self.registry.register(self.latency)
+        self.latency_limit = gauge(
+            "event_to_redis_max_seconds", "10 s and service.trigger: its 99th percentile is less"
+        )
+        self.latency_limit.set(SLOW_S)
         versions = {"version": tidemark_version(), "spark": spark or version("pyspark")}
         Info("tidemark_build", "What runs", registry=self.registry).info(versions)
 
     def limits(self, settings: "Settings") -> None:
         self.watermark_delay.set(settings.admission.watermark_delay_ms / 1000)
         self.max_hold.set(settings.admission.max_hold_ms / 1000)
+        self.latency_limit.set(SLOW_S + settings.service.trigger_ms / 1000)
         self.serves(settings)
         self.outlets.named(settings.outlets)
         self._schedule = Schedule(settings.service.trigger_ms)
