@@ -549,6 +549,18 @@ def test_redis_that_is_away_or_empty_is_a_problem_and_a_stream_goes_on_after_it(
         server.stop()
 
 
+def test_a_text_that_is_no_utf_8_ends_no_stream(world: World, options: Options) -> None:
+    answers = Answers()
+    answers.status["service"] = "plant \ud800"
+    try:
+        with serving(replace(options, service=answers.url)) as served:
+            stream = Events(f"{served.url}{EVENTS}/status")
+            wait(lambda: "plant ?" in json.dumps(stream.newest("answer")), "the name of the service")
+            stream.close()
+    finally:
+        answers.close()
+
+
 @pytest.mark.thorough
 def test_a_view_that_vanishes_ends_in_a_problem_of_the_stream(world: World, options: Options) -> None:
     with serving(options) as served:

@@ -165,14 +165,14 @@ class Hub:
 
     async def _stream(
         self, address: str, make: Callable[[], Live], is_signed_in: Callable[[], bool], write: Callable[[Parts], str]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncIterator[bytes]:
         page = self._pages.get(address)
         if page is None:
             page = self._pages[address] = make()
         browser = Browser()
         page.add(browser)
         try:
-            yield "retry: 1000\n\n"
+            yield b"retry: 1000\n\n"
             while not self.is_closing:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(browser.ready.wait(), BEAT_S)
@@ -180,7 +180,7 @@ class Hub:
                     return
                 browser.ready.clear()
                 parts, browser.pending = browser.pending, {}
-                yield write(parts)
+                yield write(parts).encode("utf-8", "replace")
         finally:
             page.remove(browser)
             if not page.browsers:
