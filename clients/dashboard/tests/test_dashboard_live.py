@@ -278,6 +278,27 @@ def test_a_task_that_fails_ends_the_process(
     assert "found something" in caplog.text
 
 
+def test_an_answer_about_progress_that_comes_late_takes_no_newer_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look_twice() -> list[str]:
+        sources, first, shown = Sources(Options(service="")), asyncio.Event(), []
+        answers = iter(["older", "newer"])
+
+        async def ask(_: Any) -> Any:
+            answer = next(answers)
+            if answer == "older":
+                await first.wait()
+            return answer
+
+        monkeypatch.setattr(sources, "ask", ask)
+        slow = asyncio.create_task(sources.look())
+        await asyncio.sleep(0.01)
+        shown.append(await sources.look())
+        first.set()
+        return [*shown, await slow, sources.progress]
+
+    assert asyncio.run(look_twice()) == ["newer"] * 3
+
+
 def test_a_silent_page_hears_a_beat(served: Served) -> None:
     with browsing(f"{served.url}/events/device?id=stranger") as page:
         wait(lambda: page.beats > 0, "a beat")

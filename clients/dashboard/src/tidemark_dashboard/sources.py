@@ -220,9 +220,11 @@ class Sources:
 
     async def look(self) -> Progress | None:
         """Progress, at most PULSE_S old. Raises what the client raises."""
-        if time.monotonic() - self._asked_s > PULSE_S / 2 or self.redis.is_away:
-            self.progress = await self.ask(queries.progress())
-            self._asked_s = time.monotonic()
+        now_s = time.monotonic()
+        if now_s - self._asked_s > PULSE_S / 2 or self.redis.is_away:
+            progress = await self.ask(queries.progress())
+            if now_s > self._asked_s:  # else a later question was answered before this one
+                self.progress, self._asked_s = progress, now_s
         return self.progress
 
     def awaited(self) -> list[Step]:
