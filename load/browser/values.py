@@ -29,7 +29,7 @@ STATISTICS = (
 )
 """Views whose statistics are compared: name, key, statistics, length of a window in ms."""
 CURRENT_S = 300.0 * PATIENCE
-"""Until the page of the fleet has read all devices that changed: 100,000 at a twentieth of a core."""
+"""Until the page of the fleet has read all devices that changed, at half a core of nice 10 beside a fleet of 100,000."""
 
 
 def values_under_load(stage: Stage) -> None:
