@@ -183,8 +183,9 @@ def wrapped(union: Sequence[Any]) -> dict[str, Any]:
 
 
 def union_of(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the union of a schema that `wrapped` has made, None for another one."""
-    return schema["fields"][0]["type"] if schema.get("name") == _UNION else None
+    """Return the union of a schema that `wrapped` has made, None for another one, also one of this name."""
+    union = schema["fields"][0]["type"] if schema.get("name") == _UNION and schema["fields"] else None
+    return union if isinstance(union, list) and schema == wrapped(union) else None
 
 
 def records_of(schema: Mapping[str, Any]) -> dict[str, tuple[bytes, Mapping[str, Any]]]:

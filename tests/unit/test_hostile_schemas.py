@@ -143,6 +143,15 @@ def test_a_start_goes_on_without_a_schema_that_is_unusable(tmp_path: Path, kind:
         assert warned.detail.startswith("a schema is not used" if kind == "large" else f"schema {bad} is not used")
 
 
+def test_a_record_with_our_name_for_a_union_is_a_record(tmp_path: Path) -> None:
+    with Registry() as ours:
+        first = ours.register(SUBJECT, schema("R1"))
+        for fields in ([], [{"name": "x", "type": ["null", "long"]}]):
+            number = ours.register(SUBJECT, {**schema("tidemark_union"), "fields": fields})
+            named = catalog(tmp_path, ours, first, []).open(None).schemas[number]
+            assert avro_types.records_of(named) == {"tidemark_union": (b"", named)}
+
+
 def test_references_are_read_once_however_often_they_are_named(tmp_path: Path) -> None:
     with Registry() as ours:
         number = hostile(ours, "fanned out in references alone")
