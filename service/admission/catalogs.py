@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from service.admission import avro_types, formats
+from service.admission.formats import avro
 from service.admission.schema_catalog import NewSchemaError, SchemaCatalog
 from service.admission.schema_sources import SchemaSets, load_set
 from service.admission.schema_store import FOLDER, INDEX, SchemaStore
@@ -145,9 +146,12 @@ def new_catalog(
     """Return the catalogs of the settings' checkpoint, not yet opened. Raises CheckpointError."""
 
     def check(schema: Mapping[str, Any]) -> None:
+        parser = jvm.of(spark).org.apache.avro.Schema.Parser
         try:
-            jvm.of(spark).org.apache.avro.Schema.Parser().parse(json.dumps(schema))
-            avro_types.bounded(schema)
+            parser().parse(json.dumps(schema))
+            for _, record in avro_types.records_of(schema).values():
+                # As the plan has it: it may have a field or a type of the end mark's name.
+                parser().parse(json.dumps(avro.with_end(record)))
         except Py4JJavaError as error:
             cause: Any = error.java_exception
             raise SchemaError(f"is no Avro schema: {cause.getMessage()}") from error

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from service.admission import guids
+from service.admission.catalogs import new_catalog
 from service.admission.formats.framings import FRAMINGS
 from service.admission.schema_sources import SchemaSet
 from service.commands import dissect
 from service.commands.metadata import Metadata
+from service.errors import SchemaError
 from service.settings import Input, Settings
 from tests.stream.decisions import admitted, reason
 from tests.stream.messages import ENV, FILE, text
@@ -107,6 +109,21 @@ def test_the_records_of_one_type_are_read(spark: Any, tmp_path: Path, form: str,
     records = typed_cases(form, framing, others)
     found = answers(spark, typed(tmp_path, form, framing, others), records)
     assert found == {name: expected for name, (_, expected) in records.items()}
+
+
+@pytest.mark.parametrize(
+    ("field", "why"),
+    [
+        ({"name": "tidemark_end", "type": "string"}, "Duplicate field tidemark_end"),
+        ({"name": "x", "type": {"type": "fixed", "name": "tidemark_end", "size": 3}}, "Can't redefine: tidemark_end"),
+        ({"name": "x", "type": "Nothing"}, "Nothing"),
+    ],
+)
+def test_a_schema_that_the_plan_cannot_have_is_refused(spark: Any, tmp_path: Path, field: Any, why: str) -> None:
+    check = new_catalog(spark, settings(tmp_path, "confluent")).catalogs["input"].check
+    check(FIRST)
+    with pytest.raises(SchemaError, match=why):
+        check({**FIRST, "fields": [*FIRST["fields"], field]})
 
 
 OTHER = {"type": "record", "name": "Alarm", "fields": [{"name": "code", "type": "int"}]}
