@@ -141,7 +141,7 @@ def frame(spark: SparkSession, settings: Settings, committed: MicroBatch, place:
 def _read(records: DataFrame, committed: MicroBatch, spans: Sequence[skips.Span]) -> DataFrame:
     """Return the records that the checkpoint has read.
 
-    By a join: a predicate of thousands of partitions overflows Spark's stack.
+    By a join: a predicate would nest a term for each partition, of which there may be thousands.
     """
     stretches = skips.stretches(committed.start, committed.end, skips.pending(committed.start, spans))
     rows = [dict(zip(_RANGE.names, each, strict=True)) for begin, end, _ in stretches for each in ranges(begin, end)]
