@@ -120,9 +120,7 @@ class Job:
         """Raises TidemarkError."""
         self.settings, self.fence, self.report = sink.settings, fence, Report()
         committed = batch_report.committed(spark, self.settings.service.checkpoint)
-        if (
-            committed is None
-        ):  # on another host: skips, views and decisions are not known, and outlets would get nothing
+        if committed is None:  # on another host: skips and decisions are not known, and outlets would get nothing
             what = f"{self.settings.service.checkpoint} has no committed batch, and Redis has the values of one"
             raise CheckpointError(what, remedy="Run this where the service's checkpoint is")
         # Progress in Redis does not have the start.
