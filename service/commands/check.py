@@ -86,7 +86,8 @@ def checks(settings: Settings) -> list[Line]:
     lines.extend(durability.expiry(settings))
     attempt("otel", SetupError, _otel)
     answers = attempt("kafka", SourceError, _kafka)
-    attempt("manifest", CheckpointError, _manifest)
+    if not any(line.name == "kafka" and line.status == "fail" for line in lines):  # it asks for the topics' ids
+        attempt("manifest", CheckpointError, _manifest)
     decodes = attempt("schemas", SchemaError, check_input.mapping)
     attempt("redis", SinkError, _redis)
     if starting is not None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from load.servers.kafka import CREATE_TIME, LOG_APPEND_TIME, Broker
 from load.servers.redis import Redis
+from service.checkpoint.manifest import DOCUMENT, Manifest
 from service.commands import check, check_spark
 from service.commands.check import Line, checks
 from service.daemon import process
@@ -21,6 +22,7 @@ from service.errors import SinkRefusedError
 from service.publication.meta import CONTRACT
 from service.redis.keys import shards
 from service.settings import Settings, parse
+from service.spark.files import Local
 from tests.served import served
 from tests.topics import send
 
@@ -235,7 +237,11 @@ def test_a_running_service_with_these_settings_is_recognised(world: World) -> No
 def test_a_kafka_that_does_not_answer_is_named(world: World) -> None:
     world.document |= {"reference": None, "views": [{"name": "all", "window": "1 m"}]}
     world.document["kafka"]["bootstrap"] = "127.0.0.1:1"
-    assert "127.0.0.1:1 does not answer" in of(world.lines(), "fail")["kafka"]
+    settings = world.settings()
+    DOCUMENT.write(Local(Path(settings.service.checkpoint)), Manifest.of(settings, {}, 8))
+    failures = of(world.lines(), "fail")
+    assert list(failures) == ["kafka"], "not once more for the ids of the topics in the manifest"
+    assert "127.0.0.1:1 does not answer" in failures["kafka"]
 
 
 def test_retention_is_judged_against_what_is_unread(world: World, tmp_path: Path) -> None:
