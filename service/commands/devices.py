@@ -231,10 +231,9 @@ class _Store:
         """The reply to a command about each device's hash, in one round trip for each shard."""
         ordered = list(devices)
         replies: dict[bytes, Any] = {}
-        clients = dict.fromkeys(shard if self._settings.cluster else 0 for _, shard in ordered)
-        for of_client in clients:
-            own = [each for each in ordered if not self._settings.cluster or each[1] == of_client]
-            with self._opened[of_client].pipeline(transaction=False) as pipe:
+        for client in {self.clients[shard] for _, shard in ordered}:
+            own = [each for each in ordered if self.clients[each[1]] is client]
+            with client.pipeline(transaction=False) as pipe:
                 for device, shard in own:
                     pipe.execute_command(command, self.keys[shard].device("").encode() + device, *fields)
                 replies.update(zip((device for device, _ in own), pipe.execute(), strict=True))

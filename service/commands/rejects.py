@@ -32,7 +32,6 @@ from service.rejects.reject_log import Coordinates, Reject
 from service.units import format_time, parse_time_ms
 
 _log = logging.getLogger(__name__)
-Lacking = Callable[[SchemaError], object]
 UNTOUCHED = "open"
 UNASKED = 10_000
 """More rejects are replayed only with --yes."""
@@ -118,7 +117,9 @@ class _Entry:
         return self.reject.detail if self.seen is dissect.UNREAD else explain(self.reject, self.seen, loaded)
 
 
-def _selected(selection: Selection, loaded: settings.Settings, lacking: Lacking | None = None) -> Iterator[_Entry]:
+def _selected(
+    selection: Selection, loaded: settings.Settings, lacking: Callable[[SchemaError], object] | None = None
+) -> Iterator[_Entry]:
     """Yield the rejects of the selection; `lacking` as of a Dissector."""
     since_ms, until_ms = span(selection.since, selection.until)
     places = {place for text in selection.at or () for place in Coordinates.parse(text)}

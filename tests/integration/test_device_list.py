@@ -27,10 +27,8 @@ class Fleet:
         self.client = redis.client()
         self.prefix = prefix
         self.config = folder / "tidemark.toml"
-        self.document = minimal.document(
-            reference={"url": "jdbc:sqlite:x.db", "query": "q", "columns": ["site", "model"]},
-            redis={"url": redis.url, "prefix": prefix},
-        )
+        reference = {"url": "jdbc:sqlite:x.db", "query": "q", "columns": ["site", "model"]}
+        self.document = minimal.document(reference=reference, redis={"url": redis.url, "prefix": prefix})
         self.write_settings()
 
     def write_settings(self) -> None:
