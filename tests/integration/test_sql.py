@@ -297,6 +297,7 @@ def test_times_nulls_and_numbers_are_printed_in_each_form(values: Values, capsys
         ("select * from '/etc/passwd'", "Table with name /etc/passwd does not exist"),
         ("select mean + key from windows where key = 'pump-07'", "No function matches"),
         ("select 'a'::int from windows where key = 'pump-07'", "Could not convert"),
+        ("select if(range < 3500000, 1, cast('x' || range as int)) from range(4000000)", "Could not convert"),
     ],
 )
 def test_a_question_that_cannot_be_answered_says_why(ask: Ask, text: str, part: str) -> None:
@@ -392,6 +393,15 @@ def test_an_answer_without_end_is_refused_before_it_takes_the_memory_of_the_host
     monkeypatch.setattr(columns, "LARGEST", 100)
     with pytest.raises(QuestionError, match=r"The question reads more than 100 B\. Name a view, keys or a time"):
         question.answer(kept, "select count(*) from history")
+
+
+def test_a_question_that_needs_more_memory_than_it_may_have_says_what_to_do(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question, "MEMORY", "64MiB")
+    monkeypatch.setattr(question, "SPILLED", "8MiB")
+    with pytest.raises(QuestionError, match=r"^Out of Memory Error.*sort, join and group fewer rows"):
+        ask("select repeat(md5(range::text), 30) a from range(150000) order by hash(range), a offset 149999")
 
 
 def test_a_question_that_takes_too_long_is_ended_by_ctrl_c(values: Values) -> None:

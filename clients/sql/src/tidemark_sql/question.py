@@ -105,15 +105,22 @@ def _run(
         connection.execute(f"EXPLAIN {parsed.text}")
         for name in () if parsed.is_described else parsed.uses:
             _fill(connection, name, tables[name]())
-        # The limit of DuckDB does not count the answer, and that of a join without a condition has no end.
-        answer = connection.execute(parsed.text).to_arrow_reader(_PART)
-        return columns.bounded(answer, "The answer has", "Add a condition or a LIMIT, or ask for sums and counts")
+        return _answer(connection, parsed.text)
     except duckdb.Error as error:
         raise _named(error, {name: schemas[name] for name in parsed.uses}) from error
     except RuntimeError as error:
         if str(error) == "Query interrupted":  # what DuckDB 1.5 makes of Ctrl-C
             raise KeyboardInterrupt from error
         raise
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> pa.Table:
+    """Return the answer in parts: the limit of DuckDB does not count it, and that of a join without a condition has no end."""
+    answer = connection.execute(text).to_arrow_reader(_PART)
+    try:
+        return columns.bounded(answer, "The answer has", "Add a condition or a LIMIT, or ask for sums and counts")
+    except OSError as error:  # what Arrow makes of an error of DuckDB in a later part
+        raise duckdb.Error(str(error)) from error
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
@@ -131,6 +138,8 @@ def _named(error: duckdb.Error, schemas: Mapping[str, pa.Schema]) -> QuestionErr
     if isinstance(error, duckdb.BinderException) and "column" in what:
         lists = "; ".join(f"{name} has {', '.join(_quoted(schema.names))}" for name, schema in schemas.items())
         return QuestionError(what.split("Candidate")[0].strip(), remedy=f"The columns: {lists}")
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return QuestionError(what, remedy="Add a condition, or sort, join and group fewer rows and columns")
     return QuestionError(what, remedy="See `tidemark sql --help` for examples")
 
 
