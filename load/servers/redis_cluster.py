@@ -150,14 +150,10 @@ class RedisCluster(Started):
         self.wait_ok()
         return self
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End all nodes, also paused ones; the data stays in the folder."""
         for node in self.nodes:
             node.close()
-
-    def close(self) -> None:
-        """Stop for good."""
-        self.stop()
 
     def _form(self) -> None:
         primaries = self.nodes[:PRIMARIES]
