@@ -407,7 +407,6 @@ def test_a_question_that_needs_more_memory_than_it_may_have_says_what_to_do(
 def test_a_question_that_takes_too_long_is_ended_by_ctrl_c(values: Values) -> None:
     program = f"""
 import os, signal, threading
-import tidemark_sql.question  # a library may swallow what interrupts its import
 from service.cli import main
 threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
 os._exit(main(["sql", "--config", {str(values.config)!r}, "select count(*) from range(1000000000), range(1000000)"]))

@@ -1,7 +1,7 @@
 """Answer a question in SQL: parse it, check its names, read the rows that it may need, and let DuckDB compute the answer."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,7 +46,7 @@ _SAMPLE = 100
 
 def answer(settings: Settings, text: str, watch: Watch = lambda _read, _all: None) -> pa.Table:
     """Return the rows of the answer. Raises QuestionError for a question that cannot be answered, SinkError, CheckpointError."""
-    with TemporaryDirectory(prefix="tidemark-sql-") as folder, closing(connect(folder)) as connection:
+    with TemporaryDirectory(prefix="tidemark-sql-") as folder, connect(folder) as connection:
         parsed = statement.parse(connection, text)
         schemas = {"history": history.SCHEMA, "state": columns.STATE}
         tables: dict[str, Callable[[], pa.Table]] = {
@@ -80,8 +80,9 @@ def _columns(schemas: Mapping[str, pa.Schema]) -> pa.Table:
     return pa.table(dict(zip(("table", "column", "type"), map(list, zip(*rows, strict=True)), strict=True)))
 
 
-def connect(folder: str) -> duckdb.DuckDBPyConnection:
-    """Return a database in memory that reads no file, loads no extension and keeps times in UTC.
+@contextmanager
+def connect(folder: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database in memory that reads no file, loads no extension and keeps times in UTC.
 
     What is more than MEMORY goes into `folder`, at most SPILLED.
     """
@@ -89,7 +90,11 @@ def connect(folder: str) -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(":memory:", config={"autoinstall_known_extensions": False, **spill})
     for setting in ("TimeZone = 'UTC'", "enable_external_access = false", "lock_configuration = true"):
         connection.execute(f"SET {setting}")
-    return connection
+    try:
+        yield connection
+    finally:
+        connection.interrupt()  # else `close` goes on with what Ctrl-C has left, to its end (DuckDB 1.5)
+        connection.close()
 
 
 def _run(
