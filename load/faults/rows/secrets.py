@@ -306,7 +306,7 @@ def _rotated(run: Run, name: str, rotation: _Rotation, *, is_early: bool) -> flo
 
 def _refused(run: Run, pattern: str, known: int) -> None:
     run.until(
-        lambda: re.search(pattern, run.testbed.log.read_text(errors="replace")[known:], re.IGNORECASE),
+        lambda: re.search(pattern, run.testbed.log.read_bytes()[known:].decode(errors="replace"), re.IGNORECASE),
         STARTS_S,
         f"the service to be refused: {pattern}",
     )
