@@ -1,4 +1,4 @@
-"""The releases whose checkpoints this version must read or refuse by name, and the tree of each.
+"""The releases whose checkpoints this version must read, and the tree of each.
 
 A release is its tag where the clone has tags, else its commit.
 """
@@ -8,9 +8,6 @@ import subprocess
 from pathlib import Path
 
 RELEASES = {
-    "0.1.0": "f39278ff0429bd97049845b7862abd137cf2adda",
-    "0.2.0": "878e46cdd7c11a96330b062f354ff9047420c7ea",
-    "0.3.0": "a31879131204e7e57399fef59e088938d35004c1",
     "0.4.0": "88e0949d171c03526c7f1fa31932d137de2deddc",
 }
 PREVIOUS = "0.4.0"
@@ -30,8 +27,4 @@ def extract(version: str, folder: Path) -> Path:
     name = f"v{version}" if tag.returncode == 0 else RELEASES.get(version, version)
     archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive, check=True, capture_output=True)
-    # A release asks for the version of its distribution, whose name was `tidemark`; this environment has tidemark-service.
-    info = folder / "tidemark.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tidemark\nVersion: {version}\n", encoding="utf-8")
     return folder

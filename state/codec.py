@@ -41,7 +41,6 @@ from state.layout import BucketState, Changes, session_schema, status_schema
 from state.window_columns import COLUMNS
 
 VERSION = 2
-"""1: a state had no windows; Spark's own aggregation kept them."""
 VERSIONS = (VERSION, 3, 4, 5, 6)
 """Those that can be read."""
 COMPRESSED_FROM = 1 << 14

@@ -29,10 +29,8 @@ from service.version import version as tidemark_version
 
 NAME = "manifest.json"
 FORMAT: Final = 1
-VERSIONED: Final = 2
-"""Instead of FORMAT where views have what version 0.2.0 does not read: other names in keys, or a past that is not complete."""
 SWITCHING: Final = 0
-"""Instead of both while a checkpoint gets another number of buckets or partitions: see service/checkpoint/shape.py."""
+"""Instead of FORMAT while a checkpoint gets another number of buckets or partitions: see service/checkpoint/shape.py."""
 QUERY_SHAPE = 2
 """To be raised with every change of the stateful operators, their order, or the columns of their keys and values.
 
@@ -49,6 +47,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[0, 1, 2] = FORMAT
+    """0.4.0 and 0.5.0 write 2 where a view has a version, or a past that is not complete."""
     application: str
     spark: str
     state_layout: int
@@ -119,14 +118,9 @@ def shown(folder: Folder) -> Manifest:
     return current
 
 
-def set_format(files: Folder, number: int) -> None:
-    """Write the format and this version's name into a manifest with another format; without a manifest do nothing.
-
-    Raises CheckpointError, or SetupError for a full disk.
-    """
-    current = read(files)
-    if current is not None and current.format != number:
-        DOCUMENT.write(files, current.model_copy(update={"format": number, "application": tidemark_version()}))
+def too_old(what: str) -> CheckpointError:
+    """Return the error for a checkpoint on which no version from 0.4.0 on was started, as `what` shows."""
+    return CheckpointError(what, remedy=f"Start 0.4.0 or 0.5.0 on it first, or {REBUILD}")
 
 
 def buckets(settings: Settings, stored: Manifest | None, cores: int) -> int:

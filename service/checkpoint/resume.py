@@ -128,9 +128,7 @@ def init(spark: SparkSession, settings: Settings, *, dry: bool = False) -> Manif
             raise CheckpointError(what, remedy="Mend kafka.topics or service.checkpoint")
         if position is not None and settings.sessions.buckets is None:
             what = f"{files} has batches and no {manifest.NAME}: the number of its buckets is not known"
-            raise CheckpointError(
-                what, remedy="Set sessions.buckets to the number that it was made with; the default was 16 before 0.2.0"
-            )
+            raise CheckpointError(what, remedy="Set sessions.buckets to the number that it was made with")
         numbered = settings.with_buckets(manifest.buckets(settings, None, _partitions(spark)))
         expected = _wanted(spark, numbered).model_copy(update={"by_hand": True})
         if position is not None:

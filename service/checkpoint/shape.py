@@ -46,7 +46,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch after batch `batch`; the manifest has `format` before and after it.
+    """A switch after batch `batch`.
 
     `is_back`: the checkpoint has or gets the shape `before` again. `is_done`: it has the shape.
     """
@@ -54,7 +54,6 @@ class Switch:
     batch: int
     before: Shape
     after: Shape
-    format: int = manifest.FORMAT
     is_back: bool = False
     is_done: bool = False
 
@@ -117,7 +116,7 @@ def _replace(files: Files, switch: Switch) -> None:
     _move_partitions(files, shape)
     _move_keys(files, is_back=switch.is_back)
     settings = {**manifest.DOCUMENT.required(files).settings, "sessions.buckets": shape.buckets}
-    _set_manifest(files, format=switch.format, settings=settings, shuffle_partitions=shape.partitions)
+    _set_manifest(files, format=manifest.FORMAT, settings=settings, shuffle_partitions=shape.partitions)
 
 
 def place(partition: int, partitions: int) -> str:

@@ -22,7 +22,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import PlainSerializer
 
-from service.checkpoint import manifest
 from service.checkpoint.document import Document, changing
 from service.errors import CheckpointError
 from service.settings import EVENTS, NO_WINDOW, Settings, View, ViewVersion
@@ -62,12 +61,6 @@ class Versions:
         return next((view for view in self.views if view.of == title and view.is_next is is_next), None)
 
     @property
-    def format(self) -> int:
-        """The format of the manifest: an older version must refuse names in keys that it would not use, and lost marks."""
-        is_plain = all(view.name == view.of and not view.is_next and not view.incomplete for view in self.views)
-        return manifest.FORMAT if is_plain else manifest.VERSIONED
-
-    @property
     def incomplete(self) -> tuple[ViewVersion, ...]:
         """The versions whose past is not computed yet."""
         return tuple(view for view in self.views if view.incomplete)
@@ -95,35 +88,19 @@ def kept(settings: Settings, versions: Versions) -> Settings:
 
 
 def begun(settings: Settings, meta: str = "") -> Versions:
-    """Return the versions of a checkpoint that has none: the views of the settings, complete, under the names that they have in
-    the text of a prefix's `meta`.
-
-    With batches before (a checkpoint of an earlier version) call it with the views that meta has, see `known`.
-    """
+    """Return the versions of a new checkpoint: the views of the settings, complete, under the names that they have in the text of
+    a prefix's `meta`."""
     names, last = {}, dict[str, int]()
-    for title, name, is_next in _stored(meta):
+    for each in json.loads(meta).get("views", ()) if meta else ():
+        name, title = each["name"], each.get("of", each["name"])
         last[title] = max(last.get(title, 0), int(name.partition("@")[2] or 1))
-        if not is_next:
+        if not each.get("next"):
             names[title] = name
     views = tuple(
         _version(settings, view, names.get(view.name, view.name), names.get(view.source or "", view.source))
         for view in settings.views
     )
     return Versions(views, {**{view.name: 1 for view in settings.views}, **last})
-
-
-def known(settings: Settings, meta: str) -> Settings:
-    """Return the settings with the views that the text of a prefix's `meta` has, or with all of them if it has none of these. All
-    are of readings: a version that writes roll-ups writes versions, too."""
-    titles = {title for title, _, _ in _stored(meta)}
-    views = tuple(view for view in settings.views if view.name in titles) or settings.views
-    return settings.model_copy(update={"views": tuple(view.model_copy(update={"source": None}) for view in views)})
-
-
-def _stored(meta: str) -> list[tuple[str, str, bool]]:
-    """Return the views of a text of meta: the name in the settings, that in keys, and whether it waits."""
-    views = json.loads(meta).get("views", ()) if meta else ()
-    return [(each.get("of", each["name"]), each["name"], bool(each.get("next"))) for each in views]
 
 
 def changed(versions: Versions, settings: Settings, newest_ms: int) -> Versions:
@@ -352,10 +329,7 @@ class Log:
 
     def write(self, batch: int, versions: Versions) -> None:
         """Write the versions from a batch on, before it runs."""
-        if versions.format == manifest.VERSIONED:
-            manifest.set_format(self.files, versions.format)
         DOCUMENT.write(self.files, versions, f"{FOLDER}/{batch}")
-        manifest.set_format(self.files, versions.format)
         with changing(self.files, FOLDER):
             for old in sorted(self.numbers())[:-KEPT]:
                 self.files.remove(f"{FOLDER}/{old}")

@@ -113,7 +113,7 @@ class Reshaping:
         self._write_keys(states, batch, before.buckets, target.buckets)
         failpoint.hit("reshape_staged")
         offline.confirm(self.lease, "The checkpoint is as it was")
-        switch = Switch(batch, before, after, self._format())
+        switch = Switch(batch, before, after)
         shape.begin(self.files, switch)
         try:
             self._require(whole, self.root, batch)
@@ -161,10 +161,6 @@ class Reshaping:
             raise CheckpointError(what, remedy="Restore that file, or write it with `tidemark checkpoint init`")
         manifest.require(str(self.files), stored, stored.for_this_version())
         return batch, shape.of(self.files, batch)
-
-    def _format(self) -> int:
-        stored = manifest.read(self.files)
-        return stored.format if stored is not None else manifest.FORMAT
 
     def _clean(self) -> None:
         """Remove what an earlier reshape has left, also one that was killed. After this it cannot be undone."""

@@ -25,7 +25,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from service import clock, failpoint
-from service.checkpoint import event_time, view_versions
+from service.checkpoint import event_time, manifest, view_versions
 from service.checkpoint.view_versions import Filled, Versions, ViewsChangedError
 from service.errors import SettingsError, TidemarkError
 from service.monitoring.metrics import Metrics
@@ -80,9 +80,9 @@ class ViewChanges:
         self._repeated = batch if position is not None and position.is_repeated else None
         versions = self._log.at(batch)
         if versions is None:
-            # A new checkpoint, or one of an earlier version, which had what the prefix shows.
-            meta = self._meta()
-            versions = view_versions.begun(view_versions.known(settings, meta) if batch else settings, meta)
+            if batch:
+                raise manifest.too_old(f"{self._files} has batches, and no views for them in {view_versions.FOLDER}")
+            versions = view_versions.begun(settings, self._meta())
             self._log.write(batch, versions)
         self._versions = versions
         if self._asked.is_set() and not self._read():

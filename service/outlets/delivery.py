@@ -230,8 +230,8 @@ class Delivery:
             windows = of_views(finals.windows, chosen.keys())
             if windows.num_rows:
                 zones = {name: finals.views[name].zone for name in chosen if finals.views[name].zone != ""}
-                # Beside a batch leave only closed windows. Entries of version 0.3.0 have no watermark.
-                watermark_ms = ENDLESS_MS if position.part else position.watermark_ms or ENDLESS_MS
+                # Beside a batch leave only closed windows.
+                watermark_ms = ENDLESS_MS if position.part else position.watermark_ms
                 rows = tables.windows(windows, chosen, *stamp, zones, watermark_ms)
         return Entry(position.by(self._epoch), rows)
 

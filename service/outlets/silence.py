@@ -11,7 +11,6 @@ An entry is stored first, and then named in the file. An entry beside a batch th
 died in between: the next start removes it, and its values leave again. No outlet has had it, because delivery comes last.
 """
 
-import base64
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +21,9 @@ import pyarrow.compute as pc
 
 from service import clock
 from service.checkpoint.document import Document
+from service.checkpoint.manifest import too_old
 from service.errors import TidemarkError
-from service.outlets.outbox import FOLDER, Outbox, Scope, Stored, Views
+from service.outlets.outbox import FOLDER, Outbox, Scope, Stored
 from service.outlets.outlet import Position
 from service.outlets.tables import SESSION_KEY, WINDOW_KEY
 from service.outlets.transitions import Memory, Transitions
@@ -52,17 +52,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The content of the file. What follows `transitions` is of version 0.3.0, which stores an entry in the file first: a
-    payload, in base64, may not be in the outbox yet."""
+    """The content of the file. `payload` is an entry that 0.3.0 may not have stored in the outbox; later versions write none."""
 
     known: tuple[tuple[Key, tuple[int, int], int], ...]
     entry: Position
     taken: str
     transitions: Memory = field(default_factory=Memory)
     payload: str = ""
-    closed_by: str = "idle"
-    views: Views = field(default_factory=dict)
-    outlets: tuple[str, ...] | None = None
 
 
 DOCUMENT = Document[_File](NAME, _File, is_synced=False)
@@ -92,15 +88,12 @@ class Silence:
         stored = DOCUMENT.read(outbox.files)
         if stored is None:
             return cls(outbox, transitions=Transitions(outlets=outlets), session_ms=session_ms)
+        if stored.payload:
+            raise too_old(f"{outbox.files}/{NAME} has an entry that 0.3.0 or older may not have stored in the outbox")
         known = {key: Known(content, revision) for key, content, revision in stored.known}
         transitions = Transitions.of(stored.transitions, committed, outlets)
         silence = cls(outbox, known, stored.entry, stored.taken, transitions, session_ms)
-        if stored.payload:
-            if stored.entry.name not in outbox.files.names(FOLDER):  # else an outlet lacks it, since it was stored
-                scope = Scope(stored.views, stored.outlets)
-                outbox.store(stored.entry, [base64.b64decode(stored.payload)], stored.closed_by, scope)
-            silence._write()
-        elif stored.transitions.outlets and not transitions.known:  # they may be of outlets that are gone
+        if stored.transitions.outlets and not transitions.known:  # they may be of outlets that are gone
             silence._write()
         return silence
 

@@ -17,7 +17,6 @@ from service.checkpoint import event_time
 from service.checkpoint.view_versions import ViewsChangedError
 from service.daemon.view_changes import ViewChanges
 from service.monitoring.metrics import Metrics
-from service.publication.meta import meta
 from service.settings import Settings, parse
 from service.spark.files import Local
 from service.spark.internals.offset_log import Position
@@ -195,13 +194,3 @@ def test_a_batch_is_repeated_with_the_views_that_it_had(redis_server: Redis, tmp
     back = changes(before).open(Position(2, {}), before)
     assert names(back) == [("one", None)]
     assert names(changes(after).open(Position(1, {}, is_repeated=True), after)) == [("one", None)]
-
-
-def test_an_earlier_checkpoint_has_the_views_of_the_prefix(redis_server: Redis, tmp_path: Path, prefix: str) -> None:
-    document = make_document(tmp_path, redis={"url": redis_server.url, "prefix": prefix})
-    one, two = {"name": "one", "window": "1 m"}, {"name": "two", "window": "1 m"}
-    old, new = parse({**document, "views": [one]}), parse({**document, "views": [one, two]})
-    with redis_server.client() as client:
-        client.set(f"{prefix}:meta", meta(old))
-    event_time.Log(Local(tmp_path / "checkpoint")).note(6, EventTime(100, 500))
-    assert names(changes(new).open(Position(7, {}), new)) == [("one", None), ("two", 501)]

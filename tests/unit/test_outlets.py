@@ -1,6 +1,5 @@
 """Outlets without the pass: positions, the outbox, deliveries, files, and the example of docs/outlets.md."""
 
-import base64
 import errno
 import json
 import os
@@ -664,44 +663,18 @@ def test_a_silence_that_waits_keeps_its_views_and_its_age(begin: Begin, monkeypa
     assert memory.keys == ["a"]
 
 
-def test_a_silence_of_version_0_3_0_leaves_once_with_its_views(begin: Begin, tmp_path: Path) -> None:
-    memory, file = Memory(), tmp_path / "outlets" / "silence"
-    entry = replace(Position.of(micro_batch(1, 4)), part=1)
-    document = {
-        "known": [[["device", "temperature", "a", BASE_MS], [BASE_MS + 60_000, 2], 0]],
-        "entry": json.loads(entry.to_json()),
-        "payload": base64.b64encode(closed("a")).decode(),
-        "closed_by": "idle",
-        "taken": "",
-        "views": {"device": ["device", ["count", "last"]]},
-        "outlets": ["files"],
-    }
-    file.parent.mkdir()
-    file.write_text(json.dumps(document))
-    for epoch in (2, 3):
-        after = begin(memory, committed=4, epoch=epoch, all_views=OTHER_VIEWS)
-        assert after.deliveries[0].lacks_at_most(0, 30)
-        after.close()
-    assert memory.keys == ["a"]
-    stored = json.loads(file.read_text())
-    assert (stored["known"], stored["payload"]) == (document["known"], "")
-
-
-def test_a_silence_of_0_3_0_keeps_its_age(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, file = Memory(), tmp_path / "outlets" / "silence"
-    memory.is_away = True
-    monkeypatch.setattr(clock, "now_ms", lambda: 5_000)
-    made = begin(memory)
+def test_an_entry_that_0_3_0_may_not_have_stored_is_refused(begin: Begin, tmp_path: Path) -> None:
+    made = begin(Memory())
     made.close_idle(micro_batch(1, 4), [], [finals_of(closed("a")).windows])
     made.close()
-    more = {"payload": base64.b64encode(closed("a")).decode(), "views": {"device": ["device", ["count", "last"]]}}
-    file.write_text(json.dumps({**json.loads(file.read_text()), **more, "outlets": ["files"]}))
-    monkeypatch.setattr(clock, "now_ms", lambda: 70_000)
-    after = begin(memory, committed=4, epoch=2)
-    assert (after.progress()["files"].pending, after.progress()["files"].oldest_ms) == (1, 5_000)
-    memory.is_away = False
-    assert after.deliveries[0].lacks_at_most(0, 30)
-    assert memory.keys == ["a"]
+    file = tmp_path / "outlets" / "silence"
+    # 0.4.0 and 0.5.0 write the fields of 0.3.0 empty.
+    rest = {"payload": "", "closed_by": "idle", "views": {}, "outlets": None}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **rest}))
+    begin(Memory(), committed=4, epoch=2).close()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "payload": "VERN"}))
+    with pytest.raises(CheckpointError, match=r"outlets/silence has an entry .*Start 0\.4\.0 or 0\.5\.0 on it first"):
+        begin(Memory(), committed=4, epoch=3)
 
 
 def test_a_window_whose_measure_left_its_view_while_it_was_open_does_not_leave(begin: Begin) -> None:

@@ -311,17 +311,6 @@ def test_silence_keeps_the_windows_that_somebody_lacks_in_memory(monkeypatch, ou
     assert [sorted(each["view"].to_pylist()) for each in closer._windows] == [kept, []]
 
 
-@pytest.mark.parametrize("there", [[HOUR, MINUTE], [HOUR]])
-def test_a_checkpoint_that_had_no_versions_had_no_roll_ups(there):
-    """Its open windows of the hour are of readings, in buckets of their own: a roll-up would have other rows of the same keys."""
-    wanted = parse(document(views=[HOUR, MINUTE]))
-    text = meta(parse(document(views=[{**view, "from": None} for view in there])))
-    first = view_versions.begun(view_versions.known(wanted, text), text)
-    assert reading(first) == [(view["name"], None, False) for view in there]
-    after = reading(view_versions.changed(first, wanted, NEW_MS))
-    assert after[:2] == [("hour", None, False), ("hour@2", "minute", True)]
-
-
 def test_versions_with_roll_ups_are_read_as_they_are_written(tmp_path):
     log, first = view_versions.Log(Local(tmp_path)), begun(HOUR, MINUTE)
     log.write(0, first)

@@ -10,8 +10,7 @@ import jsonschema_rs
 import numpy as np
 import pytest
 
-from service.checkpoint import manifest, view_versions
-from service.checkpoint.manifest import Manifest
+from service.checkpoint import view_versions
 from service.checkpoint.view_versions import Filled, Log, Versions
 from service.errors import CheckpointError, SinkRefusedError
 from service.publication.meta import meta, require_views
@@ -36,25 +35,6 @@ def shown(versions: Versions) -> list[tuple[str, str, bool, dict[str, int]]]:
 
 def both(ms: int = NEWEST_MS + 1) -> dict[str, int]:
     return {"temperature": ms, "humidity": ms}
-
-
-def test_a_manifest_names_what_an_older_version_would_not_keep(tmp_path: Path) -> None:
-    """Version 0.2.0 reads manifests of format 1 only: it would begin a view again under its plain name, or drop a mark."""
-    files, before = Local(tmp_path), made(DEVICE, TOTAL)
-    log, plain = Log(files), view_versions.begun(before)
-    log.write(0, plain)
-    assert manifest.read(files) is None
-    files.replace(manifest.NAME, Manifest.of(before, {}, 2).encode())
-    (tmp_path / f".{manifest.NAME}.crc").write_bytes(b"of the former content")
-    changed = view_versions.changed(plain, made({**DEVICE, "window": "2 m"}, TOTAL), NEWEST_MS)
-    moved = view_versions.filled(changed, {view.name: Filled(view.incomplete) for view in changed.views})
-    marked = view_versions.changed(plain, made(DEVICE, TOTAL, {"name": "new", "window": "1 m"}), NEWEST_MS)
-    for batch, (versions, number) in enumerate([(plain, 1), (changed, 2), (moved, 2), (plain, 1), (marked, 2)]):
-        log.write(batch, versions)
-        stored = manifest.read(files)
-        assert stored is not None
-        assert stored.format == number
-    assert not (tmp_path / f".{manifest.NAME}.crc").exists()
 
 
 def test_settings_that_stay_change_nothing() -> None:
@@ -140,7 +120,6 @@ def test_a_new_checkpoint_takes_the_names_that_the_prefix_has() -> None:
     begun = view_versions.begun(made(DEVICE | {"window": "2 m"}, TOTAL), text)
     assert shown(begun) == [("device", "device@2", False, {}), ("total", "total", False, {})]
     assert begun.last == {"device": 2, "total": 1}
-    assert [view.name for view in view_versions.known(made(DEVICE, TOTAL), text).views] == ["device"]
 
 
 def test_meta_names_the_version_what_waits_and_what_is_complete() -> None:

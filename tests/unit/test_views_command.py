@@ -22,12 +22,13 @@ from service.daemon.application import Application
 from service.daemon.lease import Lease
 from service.daemon.runner import Runner
 from service.daemon.view_changes import ViewChanges
-from service.errors import SettingsError
+from service.errors import CheckpointError, SettingsError
 from service.monitoring import status
 from service.monitoring.metrics import Metrics
 from service.monitoring.monitor import Monitor
 from service.settings import Settings, load, parse
 from service.spark.files import Local
+from service.spark.internals.offset_log import Position
 
 TEXT = """# The service of the plant.
 [service]
@@ -223,6 +224,15 @@ def _answer(settings: Settings, checkpoint: Path) -> list[dict[str, Any]]:
     service.open(None, settings)
     answer: list[dict[str, Any]] = service.document()["list"]
     return answer
+
+
+def test_a_checkpoint_whose_batches_have_no_views_is_refused(tmp_path: Path) -> None:
+    """0.2.0 has written it: each later version writes views before the first batch."""
+    settings = parse(tomllib.loads(TEXT) | {"service": {"checkpoint": str(tmp_path)}})
+    changes = ViewChanges(cast(SparkSession, None), settings, Metrics(), lambda _: None)
+    with pytest.raises(CheckpointError, match=r"has batches, and no views.*Start 0\.4\.0 or 0\.5\.0 on it first"):
+        changes.open(Position(7, {}), settings)
+    assert not (tmp_path / "views").exists()
 
 
 def test_a_service_has_no_view_that_is_put_together_of_another_one_until_it_has_taken_that(tmp_path: Path) -> None:
