@@ -57,7 +57,7 @@ def compare(
             return verdict
         ends = {t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(progress["offsets"]).items()}
         verdict.progress = _reached(progress)
-        refused = _refused(rules, bootstrap, {"late", "behind", "too_many_devices"} if may_be_refused else ())
+        refused = _refused(rules, bootstrap, {"behind", "too_many_devices"} if may_be_refused else ())
         verdict.refused = len(refused)
         # Which of several copies is the first one is for the service to say.
         refused |= _refused(rules, bootstrap, {"duplicate"}) if rules.distinct else {}
@@ -192,14 +192,13 @@ def marks(rules: Rules, bootstrap: str | None = None) -> Marks:
 
 
 def _refused(rules: Rules, bootstrap: str | None, reasons: Collection[str] | None) -> dict[Coordinate, str]:
-    """The readings that were rejected for one of these reasons, which only the service can know, with the first one; of late ones
-    those behind the watermark, as version 0.2.0 names them. All rejects for None."""
+    """The readings that were rejected for one of these reasons, which only the service can know, with the first one. All rejects
+    for None."""
     places: dict[Coordinate, str] = {}
     for record in records(rules, sorted({rules.rejects.format(topic=topic) for topic in rules.topics}), bootstrap):
         headers = reject_headers(record)
         reason = headers.get("reason", b"").decode()
-        is_behind = reason != "late" or b"is behind the watermark" in headers.get("detail", b"")
-        if reasons is None or (is_behind and reason in reasons):
+        if reasons is None or reason in reasons:
             places.setdefault(place_of(headers["topic"].decode(), headers), reason)
     return places
 
