@@ -14,7 +14,7 @@ DISTRIBUTION = "tidemark-service"
 
 @cache
 def version() -> str:
-    """Return the version of this service. Raises SetupError where only the distribution of an earlier name is installed."""
+    """Return the version of this service. Raises SetupError without the distribution."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError as error:

@@ -107,7 +107,7 @@ def test_a_checkpoint_has_a_bucket_for_each_partition_and_keeps_them(spark: Spar
         spark.conf.set("spark.sql.shuffle.partitions", partitions)
     assert begun.buckets == 3
     resume.prepare(spark, begun)
-    # Another machine has other cores; a checkpoint of an earlier version has 16.
+    # Another machine has other cores.
     made = json.loads((world.folder / manifest.NAME).read_text())
     assert made["settings"]["sessions.buckets"] == 3
     made["settings"]["sessions.buckets"] = 16
