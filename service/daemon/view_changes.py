@@ -81,7 +81,10 @@ class ViewChanges:
         versions = self._log.at(batch)
         if versions is None:
             if batch:
-                raise manifest.too_old(f"{self._files} has batches, and no views for them in {view_versions.FOLDER}")
+                what = (
+                    f"{self._files} has batches, and no file in {view_versions.FOLDER} with their views, as with 0.2.0"
+                )
+                raise manifest.too_old(what)
             versions = view_versions.begun(settings, self._meta())
             self._log.write(batch, versions)
         self._versions = versions

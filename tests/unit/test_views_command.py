@@ -230,7 +230,9 @@ def test_a_checkpoint_whose_batches_have_no_views_is_refused(tmp_path: Path) -> 
     """0.2.0 has written it: each later version writes views before the first batch."""
     settings = parse(tomllib.loads(TEXT) | {"service": {"checkpoint": str(tmp_path)}})
     changes = ViewChanges(cast(SparkSession, None), settings, Metrics(), lambda _: None)
-    with pytest.raises(CheckpointError, match=r"has batches, and no views.*Start 0\.4\.0 or 0\.5\.0 on it first"):
+    with pytest.raises(
+        CheckpointError, match=r"has batches, and no file in views.*0\.2\.0\. Start 0\.4\.0 or 0\.5\.0 on it first"
+    ):
         changes.open(Position(7, {}), settings)
     assert not (tmp_path / "views").exists()
 
