@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 
 from load.servers.kafka import Broker
 from load.servers.redis import Redis
+from load.servers.server_process import until
 from service import clock
 from service.commands.devices import skewed, skewed_table
 from service.errors import FencedError, SinkError, SinkRefusedError, SourceError
@@ -965,6 +966,14 @@ def test_a_script_that_redis_forgot_is_loaded_again(redis_server: Redis, target:
     assert (outcome.written, outcome.retries) == (5, 1)
 
 
+def has_unread(port: int) -> bool:
+    """Whether a server on this port has got bytes that it has not read."""
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(
+        each[1].endswith(f":{port:04X}") and each[3] == "01" and not each[4].endswith(":00000000") for each in sockets
+    )
+
+
 def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing(tmp_path: Path) -> None:
     with Redis(tmp_path, appendonly=True, settings={"appendfsync": "always"}) as part:
         target = Target(part, "tidemark", chunk=50, retry_for="60 s")
@@ -977,9 +986,7 @@ def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing
             is_last = False
             while not is_last:
                 is_last = are_killed.is_set()
-                batch = len(outcomes) + 1
-                count = 480 if is_last else 40 * (1 + batch % 12)
-                outcomes.append(target.write(batch, *(r.slice(0, count) for r in rows)))
+                outcomes.append(target.write(len(outcomes) + 1, *rows))
                 written.release()
 
         writer = threading.Thread(target=publish)
@@ -987,16 +994,17 @@ def test_a_redis_killed_and_restarted_during_a_publish_loses_and_repeats_nothing
         for _ in range(2):
             for _ in range(2):
                 assert written.acquire(timeout=60)
+            part.pause()
+            until(lambda: has_unread(part.port), 60, "a call that Redis has got and not read")
             part.kill()
             part.start()
         are_killed.set()
         writer.join()
         assert sum(o.retries for o in outcomes) > 0
-        for outcome in outcomes:
-            assert outcome.written + outcome.unchanged == outcome.windows
+        assert [outcome.written + outcome.unchanged for outcome in outcomes] == [1_500] * len(outcomes)
         client: Any = part.client()
-        counts = [client.hget(f"tidemark:window:device_1m:temperature:d{i}:{T0}", "batch") for i in range(480)]
-        assert counts == [str(len(outcomes))] * 480
+        batches = [client.hget(f"tidemark:window:device_1m:temperature:d{i}:{T0}", "batch") for i in range(1_500)]
+        assert batches == [str(len(outcomes))] * 1_500
         assert target.violations() == []
 
 
