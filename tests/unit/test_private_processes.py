@@ -6,7 +6,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,7 @@ def test_a_question_in_sql_has_bounded_memory(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(here)
     monkeypatch.setattr(question, "MEMORY", "64MiB")
     monkeypatch.setattr(question, "SPILLED", "8MiB")
-    with closing(question.connect(str(spill))) as connection:
+    with question.connect(str(spill)) as connection:
         with pytest.raises(question.duckdb.OutOfMemoryException):
             connection.execute(
                 "SELECT hash(range) AS h, repeat(md5(range::varchar), 30) AS a FROM range(150_000) ORDER BY h OFFSET 149_999"
