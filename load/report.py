@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,16 @@ def stopped() -> int:
     """Print that there is no result; return the exit status."""
     print("stopped; nothing was judged", file=sys.stderr)
     return 130
+
+
+def judged(find: Callable[[], Iterable[str]], well: str) -> int:
+    """Print the problems that are found, `well` without any; return the exit status, an error's own if it ends the search."""
+    try:
+        problems = list(find())
+    except TidemarkError as error:
+        return print_error(error)
+    print("\n".join(problems) or well)
+    return 1 if problems else 0
 
 
 def reported(

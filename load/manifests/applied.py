@@ -20,9 +20,8 @@ import yaml
 
 from load.manifests import helm
 from load.manifests.render import FOLDER, OVERLAYS, Document, kubectl, render
-from load.report import print_error
+from load.report import judged
 from load.servers.api_server import ApiServer, Etcd, definitions
-from service.errors import TidemarkError
 
 _DEFINED = ("monitoring.coreos.com_prometheusrules.yaml", "monitoring.coreos.com_servicemonitors.yaml")
 _SPARK = "sparkoperator.k8s.io/v1beta2"
@@ -76,26 +75,20 @@ def _run(server: ApiServer, arguments: Sequence[str], text: str) -> "subprocess.
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
-def main() -> int:
-    """Apply and compare; return the exit status."""
-    found = []
-    try:
-        documents = deployments()
-        with (
-            tempfile.TemporaryDirectory(prefix="tidemark-") as folder,
-            Etcd(Path(folder)) as etcd,
-            ApiServer(Path(folder), etcd) as server,
-        ):
-            made = definitions(Path(folder) / "definitions")
-            for name in _DEFINED:
-                found += list(_apply(server, [yaml.safe_load((made / name).read_text())]))
-            for name, each in documents.items():
-                found += [f"{name}: {problem}" for problem in problems(server, name, each)]
-    except TidemarkError as error:
-        return print_error(error)
-    print("\n".join(found) or f"the server takes {', '.join(documents)}")
-    return 1 if found else 0
+def found() -> Iterator[str]:
+    """Yield the problems of all deployments on a new server. Raises SetupError without Go, Helm or kubectl."""
+    documents = deployments()
+    with (
+        tempfile.TemporaryDirectory(prefix="tidemark-") as folder,
+        Etcd(Path(folder)) as etcd,
+        ApiServer(Path(folder), etcd) as server,
+    ):
+        made = definitions(Path(folder) / "definitions")
+        for name in _DEFINED:
+            yield from _apply(server, [yaml.safe_load((made / name).read_text())])
+        for name, each in documents.items():
+            yield from (f"{name}: {problem}" for problem in problems(server, name, each))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(found, "the server takes every overlay and the chart with each set of values"))

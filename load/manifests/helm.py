@@ -8,7 +8,7 @@ should refuse; 1 otherwise.
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -16,9 +16,9 @@ import yaml
 from load.manifests.chart import CHART
 from load.manifests.render import FOLDER, Document, render
 from load.manifests.schemas import problems
-from load.report import print_error
+from load.report import judged
 from load.servers import go_program
-from service.errors import SetupError, TidemarkError
+from service.errors import SetupError
 
 MODULE = "helm.sh/helm/v3/cmd/helm@v3.16.4"
 IMAGE = ("--set", "image.repository=registry.example.com/tidemark")
@@ -84,21 +84,17 @@ def _plain(node: Any) -> Any:
     return {key: value for key, value in plain.items() if not (key == "annotations" and not value)}
 
 
-def main() -> int:
-    """Compare and try; return the exit status."""
-    found: list[str] = []
-    try:
-        linted = helm("lint", "--strict", str(CHART))
-        found += [linted.stdout] if linted.returncode else []
-        for name, options in SAME.items():
-            found += [f"{name}: {each}" for each in differences(name, options)]
-        for text, (release, *given) in REFUSED.items():
-            found += [] if text in refusal(release, *given) else [f"{given} is not refused as it should be: {text}"]
-    except TidemarkError as error:
-        return print_error(error)
-    print("\n".join(found) or f"the chart is {' and '.join(SAME)}")
-    return 1 if found else 0
+def found() -> Iterator[str]:
+    """Yield what is wrong with the chart. Raises SetupError without Helm, or with its message."""
+    linted = helm("lint", "--strict", str(CHART))
+    if linted.returncode:
+        yield linted.stdout
+    for name, options in SAME.items():
+        yield from (f"{name}: {each}" for each in differences(name, options))
+    for text, (release, *given) in REFUSED.items():
+        if text not in refusal(release, *given):
+            yield f"{given} is not refused as it should be: {text}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(judged(found, f"the chart is {' and '.join(SAME)}"))

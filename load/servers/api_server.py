@@ -29,13 +29,16 @@ class Etcd(ServerProcess):
 
     name = "etcd"
 
+    def _program(self) -> Path:
+        return go_program.of_folder(MODULE, "go.etcd.io/etcd/server/v3", self.name)
+
     def _prepare(self) -> None:
-        go_program.of_folder(MODULE, "go.etcd.io/etcd/server/v3", "etcd")
+        self._program()
 
     def _command(self) -> Sequence[str]:
         clients, peers = f"http://{self.address}", f"http://{HOST}:{free_port()}"
         return [
-            str(go_program.of_folder(MODULE, "go.etcd.io/etcd/server/v3", "etcd")),
+            str(self._program()),
             f"--data-dir={self.folder / 'data'}",
             f"--listen-client-urls={clients}",
             f"--advertise-client-urls={clients}",
