@@ -36,7 +36,7 @@ from service.errors import (
 from service.kafka import clients, matching, topics
 from service.micro_batch import parse_offsets
 from service.monitoring import status
-from service.monitoring.pages import NoServiceError, host_port
+from service.monitoring.pages import NoServiceError, host_port, not_listening
 from service.printing import counted
 from service.publication import meta
 from service.redis import client as redis_client
@@ -130,7 +130,7 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
             if probe.family == socket.AF_INET6:  # as the service listens
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind((address, port))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         running = _running(settings)
         if running.get("service") == settings.service.name:
             yield ok("metrics", f"{place} is in use by the running service")
@@ -139,8 +139,7 @@ def _metrics_port(settings: Settings) -> Iterator[Line]:
             names = ", ".join(running["pipelines"])
             yield ok("metrics", f"{place} is in use by the running process of the pipelines {names}")
             return
-        what = f"metrics.port = {port}: {place} cannot be listened on ({error.strerror})"
-        raise SetupError(what, remedy="Stop what holds it, or choose another port; 0 takes a free one") from error
+        raise not_listening(address, port, error) from error
     yield ok("metrics", f"{place} is free" if port else f"{address}, any free port")
 
 

@@ -11,6 +11,8 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from service.errors import SetupError
+
 if TYPE_CHECKING:
     from service.settings import Metrics
 
@@ -28,6 +30,14 @@ class NoServiceError(Exception):
 def host_port(address: str, port: int) -> str:
     """Return `host:port` as URLs have it: an IPv6 address is in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def not_listening(address: str, port: int, error: OSError | UnicodeError) -> SetupError:
+    """Return the error for an address and a port that cannot be listened on; UnicodeError: the address is no name of a host."""
+    reason = getattr(error, "strerror", None) or error
+    what = f"metrics.port = {port}: {host_port(address, port)} cannot be listened on ({reason})"
+    remedy = "Stop what holds it, or choose another port; 0 takes a free one. metrics.address must be one of this host"
+    return SetupError(what, remedy=remedy)
 
 
 def address(metrics: "Metrics") -> str:

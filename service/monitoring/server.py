@@ -20,11 +20,10 @@ from wsgiref.simple_server import WSGIRequestHandler
 from prometheus_client import make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from service.errors import SetupError
 from service.monitoring import attention, course, home_page
 from service.monitoring.board import LABEL, Board
 from service.monitoring.monitor import Monitor
-from service.monitoring.pages import NO_PIPELINE, host_port
+from service.monitoring.pages import NO_PIPELINE, not_listening
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -56,11 +55,8 @@ class Server:
         """Start serving under the names `hosts`, too. Raises SetupError when the server cannot listen on the address and port."""
         try:
             self._http = _Http((address, port), _pages(board), {name.lower() for name in (*hosts, address)})
-        except (OSError, UnicodeError) as error:  # UnicodeError: the address is no name of a host
-            reason = getattr(error, "strerror", None) or error
-            what = f"metrics.port = {port}: {host_port(address, port)} cannot be listened on ({reason})"
-            remedy = "Stop what holds it, or choose another port; 0 takes a free one. metrics.address must be one of this host"
-            raise SetupError(what, remedy=remedy) from error
+        except (OSError, UnicodeError) as error:
+            raise not_listening(address, port, error) from error
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(target=self._http.serve_forever, name="tidemark-metrics", daemon=True)
         self._thread.start()
